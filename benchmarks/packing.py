@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.data.pretraining.packing import Packing
-from train.pretraining.phases import packed_rows
+from train.pretraining.phases import rows_for
 from train.pretraining.source import PreparedData
 
 
@@ -48,9 +48,9 @@ def main() -> None:
         tokens = int(counts @ np.arange(length + 1))
         ways = {
             options.batch: Batches(data.directory, batch_size=options.batch, max_seq_length=length),
-            packed_rows(options.batch, packing.examples_a_row): PackedBatches(
+            rows_for(options.batch, packing.examples_a_row): PackedBatches(
                 data.directory,
-                batch_size=packed_rows(options.batch, packing.examples_a_row),
+                batch_size=rows_for(options.batch, packing.examples_a_row),
                 max_seq_length=length,
             ),
         }

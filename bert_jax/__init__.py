@@ -8,6 +8,8 @@ Array names (`x_BLD`), docstrings (`[B, L, D]`) and einsum strings use one lette
     D  hidden size               E  width of the embeddings: D, except in ALBERT
     C  classes
 
+A file that needs another letter, or gives one of these another meaning, says so where the letter first stands.
+
 Names are imported on first use (PEP 562), so that importing `bert_jax.data` or `bert_jax.formats`, which need only
 NumPy, does not load JAX.
 """

@@ -13,7 +13,7 @@ import bert_jax
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "bert_jax").rglob("*.py"))
 
-# room -> the rooms of ours that it may import from
+# package -> the others of ours that it may import from
 LEAVES = {"errors", "files", "config", "tree", "shown"}
 MAY_IMPORT = {
     "errors": set(),
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "inference": LEAVES | {"runtime", "model", "data", "formats", "training", "inference"},
     "cli": LEAVES | {"runtime", "model", "data", "formats", "training", "inference", "surgery", "evaluation", "cli"},
 }
-# Files that need more than their room: what turns a folder into JAX arrays, what runs a model to score it, and a
+# Files that need more than their package: what turns a folder into JAX arrays, what runs a model to score it, and a
 # tokenizer's `from_pretrained`.
 EXCEPTIONS = {
     "formats/load.py": {"model", "training"},
@@ -81,18 +81,18 @@ def room_of(module: str) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
     inside = path.relative_to(ROOT / "bert_jax")
-    room = inside.parts[0].removesuffix(".py")
+    package = inside.parts[0].removesuffix(".py")
     names = imports_of(path)
     assert not {n for n in names if n.split(".")[0] in ("train", "tests", "benchmarks", "configs")}
     assert not {n for n in names if n.split(".")[0] in ("torch", "transformers", "tensorflow")}
-    if room in ("__init__", "__main__"):
+    if package in ("__init__", "__main__"):
         return
     ours = {n for n in names if n.startswith("bert_jax.")}
     exception = EXCEPTIONS.get(inside.as_posix(), set())
-    allowed = MAY_IMPORT[room] | exception
+    allowed = MAY_IMPORT[package] | exception
     wrong = {n for n in ours if room_of(n) not in allowed and not any(n.startswith(f"bert_jax.{a}.") for a in allowed)}
-    assert not wrong, f"{path.name} in {room} may not import {sorted(wrong)}"
-    if room in NUMPY_ONLY and not exception:
+    assert not wrong, f"{path.name} in {package} may not import {sorted(wrong)}"
+    if package in NUMPY_ONLY and not exception:
         assert not {n for n in names if n.split(".")[0] in HEAVY}
 
 

@@ -9,7 +9,6 @@ its masks, the vocabulary.
 """
 
 import hashlib
-import io
 import json
 import os
 import sys
@@ -27,7 +26,7 @@ from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
-from train.run.curves import SCORES, has_glyphs
+from train.run.curves import SCORES, has_glyphs, png
 from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
 if TYPE_CHECKING:
@@ -258,15 +257,6 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
     return figure
 
 
-def _png(figure: "Figure") -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    return png.getvalue()
-
-
 def _baselines(axes, values: list[tuple[RunToCompare, float | None]]) -> None:
     """One gray line if the runs share their baseline, else one in the colour of each."""
     known = [(number, value) for number, (_, value) in enumerate(values) if value is not None]
@@ -340,7 +330,7 @@ def main(argv: Sequence[str]) -> int:
     pretraining = [run.name for run in runs if run.task is None]
     if tuned := [run.name for run in runs if run.task is not None and pretraining]:
         raise UserError(f"{pretraining[0]} is a pretraining run and {tuned[0]} a fine-tuning run; compare one kind")
-    picture, notes = _png(figure_of(runs, words.by)), differences(runs)
+    picture, notes = png(figure_of(runs, words.by)), differences(runs)
     write_whole(output, picture)
     rows = [run.facts() for run in runs]
     for note in notes:

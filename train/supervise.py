@@ -113,7 +113,7 @@ class Supervisor:
                 if tried >= self._restarts:
                     _say(f"the command {_how(code)}; {tried} restarts brought no progress: giving up")
                     return _as_shells_say(code)
-                wait = min(self._wait * 2**tried, _LONGEST_WAIT)
+                wait = min(self._wait * 2 ** min(tried, 30), _LONGEST_WAIT)
                 tried += 1
                 at = f"; its run is saved up to step {reached:,}" if reached >= 0 else ""
                 _say(f"the command {_how(code)}{at}; restart {tried} of {self._restarts} in {wait:g} s")

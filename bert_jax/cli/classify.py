@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
@@ -61,12 +60,7 @@ def _texts(arguments: argparse.Namespace) -> Iterator[Any]:
         return map(_text_of, rows)
     if arguments.pair:
         raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
-    texts = texts_of(arguments.texts)
-    for word in arguments.texts:
-        plain = word.removesuffix(".gz").removesuffix(".zst")
-        if Path(word).is_file() and Path(plain).suffix in (".csv", ".tsv", ".jsonl", ".json"):
-            raise UserError(f"{word}: this is a table; name the column with the texts, --text COL")
-    return texts
+    return texts_of(arguments.texts, instead="name the column with the texts, --text COL")
 
 
 def _text_of(row: Any) -> Any:

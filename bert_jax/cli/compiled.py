@@ -18,7 +18,7 @@ from bert_jax.cli.arguments import (
     numbers,
 )
 from bert_jax.cli.streaming import say, serve, to_json, write
-from bert_jax.cli.texts import texts_of
+from bert_jax.cli.texts import TABLES, texts_of
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled.facts import TASKS, USUAL_PLATFORMS
 
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from bert_jax.inference.compiled.run import load_compiled
 
-    texts = texts_of(arguments.texts)
+    texts = texts_of(arguments.texts, tables=[suffix for suffix in TABLES if suffix != ".tsv"])  # which has pairs
     compiled = load_compiled(arguments.source, cache=True)
     tokenizer = Tokenizer.load(Path(arguments.source))
 
@@ -122,6 +122,8 @@ def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str |
     iterator, first = iter(lines), 1
     while some := list(islice(iterator, _AT_ONCE)):
         rows = [_row(tokenizer, line) for line in some]
+        if cut := sum(_is_cut(tokenizer, *pair) for pair in zip(some, rows, strict=True)):
+            say(f"{cut} of {len(some)} texts are longer than {tokenizer.max_length} tokens and were truncated")
         try:
             found = iter(compiled.run([row for row in rows if not isinstance(row, UserError)]))
             yield from (row if isinstance(row, UserError) else next(found) for row in rows)
@@ -145,6 +147,13 @@ def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:
         return {name: array[0] for name, array in tokenizer(first, second if tab else None).items()}
     except UserError as error:
         return error
+
+
+def _is_cut(tokenizer: "Tokenizer", line: str | UserError, row: Any) -> bool:
+    if isinstance(line, UserError) or isinstance(row, UserError) or len(row["input_ids"]) != tokenizer.max_length:
+        return False
+    lengths = tokenizer.encode_flat(parts := line.split("\t", 1))[1]
+    return int(lengths.sum()) + tokenizer.special_tokens_added(pair=len(parts) == 2) > len(row["input_ids"])
 
 
 VERBS = {

@@ -67,7 +67,7 @@ def pairs_of(words: Sequence[str]) -> Iterator[Any]:
 def _lines(name: str) -> Iterator[Any]:
     plain = name.removesuffix(".gz").removesuffix(".zst")
     parse = _of_object if Path(plain).suffix == ".jsonl" else _of_cells
-    return _parsed(lines_of(name), parse, name)
+    return _parsed(lines_of(name, tables=()), parse, name)
 
 
 def _parsed(lines: Iterator[Any], parse: Callable[[str, str], Any], name: str) -> Iterator[Any]:

@@ -15,6 +15,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import near_path, no_file
 
 _SUFFIX = re.compile(r"\w\.[A-Za-z][A-Za-z0-9]{0,6}$")
+TABLES = (".csv", ".tsv", ".jsonl", ".json")
+AS_LINES = "write its texts to a file that ends in .txt, one text per line"
 
 
 def is_text(word: str) -> bool:
@@ -43,29 +45,39 @@ def is_text(word: str) -> bool:
     return True
 
 
-def texts_of(words: Sequence[str]) -> Iterator[str | UserError]:
+def texts_of(
+    words: Sequence[str], *, tables: Sequence[str] = TABLES, instead: str = AS_LINES
+) -> Iterator[str | UserError]:
     """The texts that the arguments give, in order, with an error in place of each line that is not UTF-8.
+
+    Args:
+        words: the arguments.
+        tables: the suffixes of files whose lines are no texts.
+        instead: what the user does with such a file.
 
     Raises:
         FileNotFoundError, UserError: as `is_text` and `lines_of`, before the first text.
     """
-    parts = [[word] if is_text(word) else lines_of(word) for word in words]
+    parts = [[word] if is_text(word) else lines_of(word, tables=tables, instead=instead) for word in words]
     return (text for part in parts for text in part)
 
 
-def lines_of(name: str) -> Iterator[str | UserError]:
+def lines_of(name: str, *, tables: Sequence[str] = TABLES, instead: str = AS_LINES) -> Iterator[str | UserError]:
     """The lines of a file, or of stdin for "-", with an error in place of each line that is not UTF-8.
 
     Raises:
         FileNotFoundError: there is no such file.
-        UserError: stdin is a terminal.
+        UserError: stdin is a terminal; the file is one of the `tables`.
     """
     if name == "-":
         if sys.stdin.isatty():
             raise UserError("no texts: give a text, name a file with one text per line, or pipe one in")
         lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
     else:
-        lines = read_what_is_text(file_of(name))
+        path = file_of(name)
+        if Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower() in tables:
+            raise UserError(f"{name}: this is a table, whose lines are no texts; {instead}")
+        lines = read_what_is_text(path)
     return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
 
 
@@ -73,7 +85,7 @@ def document_of(word: str) -> str | UserError:
     """One text: the argument, or all lines of the file or stdin that it names; or the error of a line of it."""
     if is_text(word):
         return word
-    lines = list(lines_of(word))
+    lines = list(lines_of(word, tables=()))
     wrong = next((line for line in lines if isinstance(line, UserError)), None)
     return wrong or "\n".join(line for line in lines if isinstance(line, str))
 

@@ -321,6 +321,7 @@ def upload(
             is false, it is public and `private` is true, or what the hub lists afterwards differs from `files`.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
+    from huggingface_hub.errors import HTTPError
 
     target, endpoint = parse_hub_id(repo_id), endpoint or constants.ENDPOINT
     if constants.HF_HUB_OFFLINE:
@@ -347,7 +348,14 @@ def upload(
             revision=target.revision,
             parent_commit=info.sha,
         )
+    try:
         listed = api.model_info(target.repo, revision=commit.oid, files_metadata=True).siblings or ()
+    except (HTTPError, RuntimeError, OSError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{target}: the files were written (commit {commit.oid}), but {endpoint} did not list them, so they were "
+            f"not compared ({type(error).__name__}: {line}); look at {endpoint}/{target.repo}"
+        ) from None
     found = {file.rfilename: file for file in listed}
     for name, path in files.items():
         problem = _damage(path, found[name]) if name in found else "it is missing"
@@ -401,6 +409,8 @@ def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
         raise UserError(f"{target}: {endpoint}: {' '.join(str(error).split())[:300]}") from None
     except (HTTPError, RuntimeError, OSError) as error:
         cause = error.__cause__ or error
+        if isinstance(error, OSError) and error.filename:
+            raise UserError(f"{error.filename}: {error.strerror}; no file on {endpoint} was changed") from None
         line = " ".join(str(cause).split())[:200]
         raise UserError(f"{endpoint} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
 

@@ -197,7 +197,8 @@ def relative_scores(
     past: Array | int = 0,
     dtype: DTypeLike = jnp.float32,
 ) -> Array:
-    """Σ_K q · E[l - m + P - 1], and with "relative_key_query" also Σ_K k · E[l - m + P - 1]; all heads share E.
+    """Σ_K q · T[l - m + R - 1], and with "relative_key_query" also Σ_K k · T[l - m + R - 1]; all heads share T,
+    the table of distances, which has R = max_position_embeddings.
 
     From https://arxiv.org/abs/1803.02155 (relative_key) and https://arxiv.org/abs/2009.13658, method 4
     (relative_key_query), as in transformers before version 5 (`BertSelfAttention`).
@@ -209,7 +210,7 @@ def relative_scores(
     Args:
         kind: "relative_key" or "relative_key_query".
         q_BLHK, k_BMHK: queries and keys of any float type.
-        distance_embedding: the table E [2P - 1, K]; its middle row is for distance 0.
+        distance_embedding: the table T [2R - 1, K]; its middle row is for distance 0.
         past: position of the first query; the first key has position 0.
         dtype: type of the products' operands.
 
@@ -218,7 +219,7 @@ def relative_scores(
         large `past` can cause one.
 
     Raises:
-        UserError: there are more than P queries or keys.
+        UserError: there are more than R queries or keys.
     """
     longest = (distance_embedding.shape[0] + 1) // 2
     length, key_length = q_BLHK.shape[1], k_BMHK.shape[1]
@@ -277,7 +278,7 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, dropout, residual and LayerNorm (post-norm).
 
     Query, key and value have separate parameters: three products are faster than one product that is then sliced.
-    With relative positions there is also distance_embedding [2P - 1, K].
+    With relative positions there is also distance_embedding [2R - 1, K], R = max_position_embeddings.
 
     Attributes:
         config: the architecture.

@@ -39,6 +39,26 @@ def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> 
     return (jnp.cumsum(is_token, axis=1) + past) * is_token + pad_token_id
 
 
+def packed_inputs(config: BertConfig, sequence_ids_BL: Array, position_ids_BL: Array) -> dict[str, Array]:
+    """The arguments of `Bert` with which each sequence of a row has the outputs that it has alone.
+
+    Several sequences in a row: https://arxiv.org/abs/2107.02027, section 3.2.
+
+    Each token attends to those of its own sequence, and positions restart in each sequence. RoBERTa's start at pad + 1,
+    as in `positions_of`.
+
+    Args:
+        config: of the model.
+        sequence_ids_BL: integer [B, L], 1, 2 ... for the sequences of a row, 0 for padding.
+        position_ids_BL: integer [B, L], counted from 0 in each sequence.
+
+    Returns:
+        sequence_ids and position_ids, integer [B, L].
+    """
+    first = config.pad_token_id + 1 if config.family == "roberta" else 0
+    return {"sequence_ids": sequence_ids_BL, "position_ids": position_ids_BL + first}
+
+
 def sinusoids(rows: int, size: int) -> np.ndarray:
     """The table of https://arxiv.org/abs/1706.03762, section 3.5: float32 [rows, size]; the even columns are sines."""
     angles = np.arange(rows)[:, None] / np.power(10000, 2 * (np.arange(size) // 2) / size)

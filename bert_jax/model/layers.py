@@ -190,6 +190,8 @@ def numbered_rows(rows: Array | None) -> Generator[None]:
     """Within it, row r of a batch draws the dropout of row `rows[r]`, its number in the whole batch.
 
     So a part of a batch, on one device of many or after other parts, has the dropout that it has in the whole batch.
+    Open it inside the function that is traced: `jax.jit` does not see it, so a program that is compiled already keeps
+    the rows of its first trace.
 
     Args:
         rows: uint32 [B]; None numbers them 0, 1, 2, ...
@@ -280,7 +282,7 @@ def position_bits(position: Array, first: Array, second: Array) -> Array:
 
 def keep_from(rate: float) -> Array:
     """The smallest bits with which an element is kept."""
-    return jnp.uint32(round(rate * 2**32))
+    return jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def _mix(x: Array) -> Array:

@@ -23,7 +23,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.cluster import find_place
-from bert_jax.runtime.line import EXIT_LOST, JobEnded, Line
+from bert_jax.runtime.control_channel import EXIT_LOST, ControlChannel, JobEnded
 
 __all__ = [
     "EXIT_LOST",
@@ -37,7 +37,7 @@ __all__ = [
     "same_everywhere",
 ]
 
-_line: Line | None = None
+_channel: ControlChannel | None = None
 _ending = threading.Lock()  # held by whoever ends this process
 _last_acts: list[Callable[[int, str], object]] = []
 
@@ -53,19 +53,19 @@ def join(options: Mapping[str, str] | None = None, *, error_line: Callable[[obje
         UserError: as `find_place`.
         JobEnded: not all processes come in time, or they were told different things.
     """
-    global _line
+    global _channel
     import jax
 
-    if _line is not None or jax.distributed.is_initialized():
+    if _channel is not None or jax.distributed.is_initialized():
         return
     place = find_place(options)
     if place is None:
         return
-    line = Line(place, _end, error_line)
-    line.open()
-    _line = line
+    channel = ControlChannel(place, _end, error_line)
+    channel.open()
+    _channel = channel
     _survive_abort()
-    # The line notices a lost process first and says who it was; JAX's service would abort this one without a reason.
+    # The channel notices a lost process first and says who it was; JAX's service would abort this one without a reason.
     jax.distributed.initialize(
         place.coordinator,
         place.count,
@@ -95,11 +95,11 @@ def refuse(options: Mapping[str, str], reason: str, error_line: Callable[[object
         place = find_place(options)
     except UserError:
         return False
-    if place is None or _line is not None:
+    if place is None or _channel is not None:
         return False
     _tell(error_line(reason))
     place = dataclasses.replace(place, join_seconds=min(place.join_seconds, 60))
-    Line(place, _end, error_line).refuse(reason)
+    ControlChannel(place, _end, error_line).refuse(reason)
     return True
 
 
@@ -108,7 +108,8 @@ def _survive_abort() -> None:
 
     When the first process is killed, JAX's service aborts the others within milliseconds, and nothing in JAX's Python
     interface prevents that. The handler of SIGABRT is C's `sleep`, called with the signal's number, in the thread that
-    aborts; meanwhile the line notices the loss, says so and ends the process. Any other abort comes six seconds later.
+    aborts; meanwhile the channel notices the loss, says so and ends the process. Any other abort comes six seconds
+    later.
     """
     if not faulthandler.is_enabled():
         libc = ctypes.CDLL(None)
@@ -118,19 +119,19 @@ def _survive_abort() -> None:
 
 def in_a_job() -> bool:
     """Whether `join` has found other processes."""
-    return _line is not None
+    return _channel is not None
 
 
 def own_name() -> str:
     """This process as the others' messages name it."""
-    assert _line is not None
-    return str(_line)
+    assert _channel is not None
+    return str(_channel)
 
 
 def is_first() -> bool:
     """Whether this process decides and writes for its job; True if it is alone."""
-    if _line is not None:
-        return _line.is_first
+    if _channel is not None:
+        return _channel.is_first
     import jax
 
     return jax.process_index() == 0
@@ -154,10 +155,10 @@ def on_first_process(
         except Exception as error:
             failure = error
             kind = next((index for index, kind in enumerate(errors) if isinstance(error, kind)), None)
-            if kind is None and _line is not None:
+            if kind is None and _channel is not None:
                 raise
             told = {"error": kind, "message": str(error)}
-    answer = _broadcast(told) if _line is None else _line.tell(told)
+    answer = _broadcast(told) if _channel is None else _channel.tell(told)
     if failure is not None:
         raise failure
     if "error" in answer:
@@ -184,7 +185,7 @@ def _broadcast(told: dict[str, Any] | None) -> dict[str, Any]:
 
 def gathered(value: Any) -> list[Any]:
     """The JSON values of all processes, in their order, on the first; [] on the others. All must call it."""
-    return [value] if _line is None else _line.gather(value)
+    return [value] if _channel is None else _channel.gather(value)
 
 
 def same_everywhere(facts: Mapping[str, Any]) -> None:
@@ -196,7 +197,7 @@ def same_everywhere(facts: Mapping[str, Any]) -> None:
     Raises:
         UserError: on all processes, with both values of each fact that differs in the first process that differs.
     """
-    if _line is None:
+    if _channel is None:
         return
     found = gathered(dict(facts))
 
@@ -236,7 +237,7 @@ def connect(mesh: Any) -> None:
     """
     import jax
 
-    if _line is None or jax.default_backend() != "cpu":
+    if _channel is None or jax.default_backend() != "cpu":
         return
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     one = jax.make_array_from_callback((), everywhere, lambda _: np.float32(1))
@@ -262,7 +263,7 @@ def before_ending(act: Callable[[int, str], object]) -> Callable[[], None]:
 
 
 def _end(code: int, line: str) -> bool:
-    """Prints the line and lets the last acts run; False if this process is ending already. For the line's thread."""
+    """Prints the line and lets the last acts run; False if this process is ending already. For the channel's thread."""
     if not _ending.acquire(blocking=False):
         return False
     _act_last(code, line, seconds=10)
@@ -296,8 +297,8 @@ def end_at_once(code: int, line: str, *, seconds: float = 10) -> NoReturn:
         time.sleep(seconds)  # another thread ends this process, unless it hangs
         os._exit(code)
     _act_last(code, line, seconds=seconds)
-    if _line is not None:
-        _line.end(code, line)
+    if _channel is not None:
+        _channel.end(code, line)
     os._exit(code)
 
 
@@ -311,11 +312,11 @@ def fail(code: int, line: str, *, others: tuple[int, str] | None = None) -> NoRe
 
     If another process ends the job at the same time, this one ends as that one says.
     """
-    assert _line is not None
+    assert _channel is not None
     if not _ending.acquire(blocking=False):
-        time.sleep(60)  # the line's thread ends this process
+        time.sleep(60)  # the channel's thread ends this process
     _tell(line.rstrip())
-    _line.end(*(others or (code, line)))
+    _channel.end(*(others or (code, line)))
     sys.stdout.flush()
     os._exit(code)  # the normal end would wait for the others, which have left
 
@@ -327,11 +328,11 @@ def await_end_by_another(seconds: float = 3) -> None:
 
 def leave() -> None:
     """Waits until all processes are done, and takes this one out of the job."""
-    global _line
-    if _line is None:
+    global _channel
+    if _channel is None:
         return
-    _line.goodbye()
+    _channel.goodbye()
     import jax
 
     jax.distributed.shutdown()
-    _line = None
+    _channel = None

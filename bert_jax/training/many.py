@@ -93,7 +93,7 @@ def compile_many_train_step(
     accumulation: int = 1,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
-    decays_late: bool = False,
+    with_decay: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Compile `train_step`, mapped over all runs with `jax.vmap`.
 
@@ -107,7 +107,7 @@ def compile_many_train_step(
         rates: from `layer_rates`.
         accumulation: as for `train_step`.
         batches, factors: as for `make_optimizer`.
-        decays_late: the function takes `decay` as its sixth argument, int32 [R, 2].
+        with_decay: the function takes `decay` as its sixth argument, int32 [R, 2].
 
     Returns:
         The jitted function (states, batches, keys, peaks, objective) -> (states, metrics). All have leaves [R, ...],
@@ -130,10 +130,9 @@ def compile_many_train_step(
         )
 
     layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
-    late = decays_late * 1
     return jax.jit(
-        jax.vmap(one, in_axes=(0, 0, 0, 0, None, *[0] * late)),
-        in_shardings=(layout, layout, layout, layout, everywhere, *[layout] * late),
+        jax.vmap(one, in_axes=(0, 0, 0, 0, None, *[0] * with_decay)),
+        in_shardings=(layout, layout, layout, layout, everywhere, *[layout] * with_decay),
         out_shardings=(layout, everywhere),
         donate_argnums=0,
     )

@@ -27,12 +27,12 @@ def make_optimizer(
     peak: Any = None,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
-    late: bool = False,
+    traced: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `peak`, `factors` and `late` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed
-    batches) and `numbers=`: its second argument, if it is late or schedule="stable" (see `warmup_stable_decay`).
+    `peak`, `factors` and `traced` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed
+    batches) and `numbers=`: its second argument, if it is traced or schedule="stable" (see `warmup_stable_decay`).
     Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
     nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
     and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
@@ -44,7 +44,7 @@ def make_optimizer(
     Raises:
         UserError: one of those is given, and there are no batches.
     """
-    schedule = make_schedule(config, peak=peak, batches=batches, factors=factors, late=late)
+    schedule = make_schedule(config, peak=peak, batches=batches, factors=factors, traced=traced)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )

@@ -1,6 +1,6 @@
 """Compute a model's outputs for all examples of a set, each once, on a mesh."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -76,6 +76,21 @@ def _compile_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch,
     return jax.jit(step, in_shardings=(None, batch_shardings(mesh), None), out_shardings=replicated(mesh))
 
 
+def fetched(outputs: Iterable[Any]) -> Iterator[Any]:
+    """Yields each batch's outputs as NumPy arrays.
+
+    The next batch is dispatched before the outputs of this one are waited for, so that the devices compute while the
+    host makes batches.
+    """
+    waiting = None
+    for found in outputs:
+        if waiting is not None:
+            yield jax.device_get(waiting)
+        waiting = found
+    if waiting is not None:
+        yield jax.device_get(waiting)
+
+
 class Predictor:
     """`predictor(params, examples, plans)` computes the logits of all examples; it compiles once per batch shape."""
 
@@ -100,8 +115,9 @@ class Predictor:
         source = PlannedBatches(examples, lambda number: plans[number])
         feed = MeshBatches(source, len(plans[0].examples), batch_shardings(self._mesh))
         collected = Collected(len(examples), max(plan.length for plan in plans))
-        for number, plan in enumerate(plans):
-            collected.add(plan, jax.device_get(self._step(params, feed.batch(number), self._objective)))
+        found = (self._step(params, feed.batch(number), self._objective) for number in range(len(plans)))
+        for plan, outputs in zip(plans, fetched(found), strict=True):
+            collected.add(plan, outputs)
         return collected.outputs, collected.loss
 
 

@@ -22,31 +22,32 @@ def make_schedule(
     peak: Any = None,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
-    late: bool = False,
+    traced: bool = False,
 ) -> Schedule:
     """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
 
     `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
     (steps, factor) of each phase, by which the rate is multiplied in it. `batches`: (steps, tokens of a batch) of each
-    part of the run, for clock="tokens". `late`: peak, warm-up and length are not the config's; the schedule takes them
-    as its second argument, `schedule_numbers(config)`. Neither schedule="stable" nor clock="tokens" can be late.
+    part of the run, for clock="tokens". `traced`: peak, warm-up and length are arguments of the compiled program and
+    not constants in it; the schedule takes them as its second argument, `schedule_numbers(config)`, so that one program
+    serves all their values. Neither schedule="stable" nor clock="tokens" can be traced.
 
     Raises:
-        UserError: clock="tokens", and there are no batches, or it is late.
+        UserError: clock="tokens", and there are no batches, or it is traced.
     """
-    if late:
+    if traced:
         schedule = of_numbers(lambda *numbers: _schedule_of_run(config, *numbers))
     else:
         peak = config.learning_rate if peak is None else peak
         schedule = _schedule_of_run(config, peak, config.warm_up, config.total_steps)
     if config.clock == "tokens":
-        check(bool(batches) and not late, "clock", config.clock, "steps: only pretraining counts tokens")
+        check(bool(batches) and not traced, "clock", config.clock, "steps: only pretraining counts tokens")
         schedule = by_tokens(schedule, batches, first_count=config.first_count)
     return in_phases(schedule, factors)
 
 
 def schedule_numbers(config: OptimizerConfig) -> np.ndarray:
-    """Peak of the learning rate, steps of the warm-up and of the run: float32 [3], what a late schedule takes."""
+    """Peak of the learning rate, steps of the warm-up and of the run: float32 [3], what a traced schedule takes."""
     return np.array([config.learning_rate, config.warm_up, config.total_steps], np.float32)
 
 
@@ -76,7 +77,7 @@ def _schedule_of_run(config: OptimizerConfig, peak: Any, warm_up: Any, total_ste
 
 
 def schedule_arguments(extra: dict[str, Any]) -> tuple[jax.typing.ArrayLike, ...]:
-    """The arguments of the schedule, from those of an update: the step, and the late numbers if there are any."""
+    """The arguments of the schedule, from those of an update: the step, and the traced numbers if there are any."""
     if "step" not in extra:
         raise TypeError(
             "the schedule needs the number of consumed batches: tx.update(grads, opt_state, params, step=…)"

@@ -14,9 +14,9 @@ from jax import Array
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from bert_jax.errors import UserError
+from bert_jax.model.embeddings import packed_inputs
 from bert_jax.model.encoder import identity
 from bert_jax.model.layers import numbered_rows
-from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compiler import compiler_options
 from bert_jax.runtime.remember import remember
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
@@ -75,7 +75,8 @@ def init_state(
 
     The random numbers do not depend on the mesh. Raises UserError if a size does not divide (see `sharding`).
 
-    `draw`: function from the key and the model to the parameters, such as `start.draw`; None: as published.
+    `draw`: function from the key and the model to the parameters, such as `start.draw`; None: `model.init`, the
+    initialisation that BERT was published with.
     """
     return _compile_new_state(model, tx, mesh, draw or _published)(key)
 
@@ -147,7 +148,7 @@ def train_step(
         key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), 0)`.
         objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
         numbers: what the schedule takes after the step: int32 [2], where the decay of `schedule="stable"` begins and
-            ends; or float32 [3], the `schedule_numbers` of a late one. None: as its config says.
+            ends; or float32 [3], the `schedule_numbers` of a traced one. None: as its config says.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
         tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
         accumulation: the number of parts of the batch, which are computed one after the other. The sum of their

@@ -282,7 +282,10 @@ def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(arg
         (["classify", "{token-classification}", "{tmp}/texts.txt"], "which is for token-classification (verb tag)"),
         (["tag", "{question-answering}", "{tmp}/texts.txt"], "which is for question-answering (verb answer)"),
         (["classify", "{sequence-classification}", "{tmp}/none.txt"], "none.txt: no such file"),
-        (["classify", "{sequence-classification}", "{tmp}/table.csv"], "a table; name the column"),
+        (
+            ["classify", "{sequence-classification}", "{tmp}/table.csv"],
+            "table.csv: this is a table, whose lines are no texts; name the column with the texts, --text COL",
+        ),
         (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "line 2: has no column 't'"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--pair", "b"], "--pair b: name the column"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--top-k", "0"], "--top-k 0"),

@@ -44,6 +44,13 @@ def test_an_argument_is_a_file_if_it_exists_or_looks_like_one(tmp_path, monkeypa
         texts_of(["text.txt"])
     with pytest.raises(UserError, match="folder: is a folder"):
         texts_of(["folder"])
+    for name in ("rows.jsonl", "rows.json.gz", "rows.CSV"):
+        (tmp_path / name).write_text('{"text": "one"}\n')
+        with pytest.raises(
+            UserError, match=f"{name}: this is a table, whose lines are no texts; write its texts to a file"
+        ):
+            texts_of([name])
+    assert list(texts_of(["rows.jsonl"], tables=())) == ['{"text": "one"}']
     os.mkfifo(tmp_path / "pipe")
     for read in (lambda name: texts_of([name]), table_of):
         with pytest.raises(UserError, match="pipe: is a pipe or a device, not a file; save what comes from it"):

@@ -500,11 +500,11 @@ def _read_blimp(folder: Path) -> None:
 
 def _make_shards(folder: Path) -> None:
     from bert_jax.data.pretraining.examples import build_index
-    from bert_jax.data.pretraining.shards import open_shard, write_array, write_shard
+    from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
 
     rng = np.random.default_rng(0)
     documents = [[rng.integers(5, 50, 9).astype("<u2") for _ in range(6)] for _ in range(8)]
-    write_shard(folder / "shard-00000", documents, np.dtype("<u2"))
+    save_shard(folder / "shard-00000", pack_documents(documents, np.dtype("<u2")))
     made = build_index(
         open_shard(folder / "shard-00000"), shard_number=0, objective="nsp", rows="doc-sentences", max_seq_length=32,
         short_seq_prob=0.1, dupe_factor=1, seed=0,

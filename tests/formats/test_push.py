@@ -231,6 +231,33 @@ def test_a_push_that_another_overtakes_is_refused(run, hub, tmp_path, monkeypatc
     assert files_of(hub)["theirs.txt"] == b"1"
 
 
+def test_a_hub_that_dies_after_the_commit_has_the_files_and_the_error_says_so(run, hub, monkeypatch):
+    api = huggingface_hub.HfApi
+    real = api.create_commit
+
+    def last(self, *args, **kwargs):
+        commit = real(self, *args, **kwargs)
+        hub.down = True
+        return commit
+
+    monkeypatch.setattr(api, "create_commit", last)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    written = r"the files were written \(commit \w+\), but http\S+ did not list them, so they were not compared"
+    with packed(run, REPO) as parcel, pytest.raises(UserError, match=written):
+        upload(parcel.files, REPO, message="mine")
+    hub.down = False
+    assert "model.safetensors" in files_of(hub)
+
+
+def test_a_file_that_cannot_be_read_is_no_fault_of_the_network(run, hub, monkeypatch):
+    def unreadable(self, *args, **kwargs):
+        raise PermissionError(13, "Permission denied", "my/vocab.txt")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", unreadable)
+    with packed(run, REPO) as parcel, pytest.raises(UserError, match=r"my/vocab\.txt: Permission denied; no file on"):
+        upload(parcel.files, REPO, message="mine")
+
+
 def test_files_that_a_load_reads():
     read = ["config.json", "model.safetensors", "model-00001-of-00002.safetensors", "vocab.txt", "tf_model.h5"]
     assert all(is_read_by_a_load(name) for name in read)

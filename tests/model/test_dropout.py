@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bert_jax.model.layers import DropoutKey, dropout, dropout_bits, key_words
+from bert_jax.model.layers import DropoutKey, dropout, dropout_bits, keep_from, key_words
 
 WORDS = key_words(jax.random.key(7))
 
@@ -27,6 +27,12 @@ def test_the_rate_is_kept_and_the_rest_scaled_up():
         np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-6)
     assert dropout(x, 0.0, DropoutKey(WORDS, 3)) is x
     assert dropout(x, 0.1, None) is x
+
+
+def test_a_rate_just_below_one_fits_the_bits():
+    assert int(keep_from(0.0)) == 0
+    assert int(keep_from(0.5)) == 2**31
+    assert int(keep_from(1 - 1e-11)) == 2**32 - 1
 
 
 @pytest.mark.slow

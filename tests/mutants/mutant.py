@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOMS = ("model", "data", "training", "formats", "inference", "evaluation", "train", "surgery", "cli", "runtime")
+PACKAGES = ("model", "data", "training", "formats", "inference", "evaluation", "train", "surgery", "cli", "runtime")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Mutant:
     tests: tuple[str, ...]
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The folder of `bert_jax` that it is about, or "train"; the config is the model's, the entry point the cli's."""
         top, *rest = self.file.split("/")
         if top != "bert_jax":

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.mutant import ROOMS, Mutant
+from tests.mutants.mutant import PACKAGES, Mutant
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if arguments.list:
         for mutant in chosen:
-            print(f"{mutant.room:<11} {mutant.file}: {mutant.breaks}")
+            print(f"{mutant.package:<11} {mutant.file}: {mutant.breaks}")
         return 0
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__)
-    parser.add_argument("--only", metavar="PATTERN", help="mutants whose room, file, code or words this is found in")
+    parser.add_argument("--only", metavar="PATTERN", help="mutants whose package, file, code or words this is found in")
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--output", default="runs/mutants.md", metavar="FILE", help="the report, .md or .json")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="S", help="seconds for one mutant")
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _matches(mutant: Mutant, pattern: str | None) -> bool:
-    words = (mutant.room, mutant.file, mutant.old, mutant.new, mutant.breaks)
+    words = (mutant.package, mutant.file, mutant.old, mutant.new, mutant.breaks)
     return pattern is None or re.search(pattern, "\n".join(words)) is not None
 
 
@@ -200,12 +200,12 @@ def try_mutant(mutant: Mutant, copy: Path, limit: float) -> Outcome:
 
 
 def _report(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """Markdown: a table of counts by room, what was not noticed, and what noticed the others."""
+    """Markdown: a table of counts by package, what was not noticed, and what noticed the others."""
     lines = ["# Mutants", "", f"{len(outcomes)} mutants in {seconds:.0f} s.", ""]
-    lines += [f"| room | {' | '.join(OUTCOMES)} |", f"|---|{'---:|' * len(OUTCOMES)}"]
-    for room in (*ROOMS, "all"):
-        counts = Counter(outcome.result for outcome in outcomes if room in (outcome.mutant.room, "all"))
-        lines.append(f"| {room} | {' | '.join(str(counts[result]) for result in OUTCOMES)} |")
+    lines += [f"| package | {' | '.join(OUTCOMES)} |", f"|---|{'---:|' * len(OUTCOMES)}"]
+    for package in (*PACKAGES, "all"):
+        counts = Counter(outcome.result for outcome in outcomes if package in (outcome.mutant.package, "all"))
+        lines.append(f"| {package} | {' | '.join(str(counts[result]) for result in OUTCOMES)} |")
     for result in ("survived", "hung", "unfit", "noticed"):
         rows = [outcome for outcome in outcomes if outcome.result == result]
         lines += ["", f"## {result}", ""] if rows else []
@@ -215,7 +215,7 @@ def _report(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 def _as_json(outcomes: Sequence[Outcome]) -> str:
     rows = [
-        {"room": o.mutant.room, "file": o.mutant.file, "old": o.mutant.old, "new": o.mutant.new}
+        {"package": o.mutant.package, "file": o.mutant.file, "old": o.mutant.old, "new": o.mutant.new}
         | {"breaks": o.mutant.breaks, "result": o.result, "by": o.by, "seconds": round(o.seconds, 1)}
         for o in outcomes
     ]

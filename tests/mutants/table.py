@@ -1,7 +1,7 @@
-"""All mutants, room after room."""
+"""All mutants, package after package."""
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.rooms import cli, data, evaluation, formats, inference, model, runtime, surgery, train, training
+from tests.mutants.packages import cli, data, evaluation, formats, inference, model, runtime, surgery, train, training
 
 MUTANTS: tuple[Mutant, ...] = (
     *model.MUTANTS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutant import ROOMS, Mutant
+from tests.mutants.mutant import PACKAGES, Mutant
 from tests.mutants.run import try_mutant
 from tests.mutants.table import MUTANTS
 
@@ -18,7 +18,7 @@ def test_every_row_finds_its_code_and_its_tests():
 
 def test_there_are_enough_mutants_and_every_room_has_some():
     assert len(MUTANTS) >= 80
-    assert set(Counter(mutant.room for mutant in MUTANTS)) == set(ROOMS)
+    assert set(Counter(mutant.package for mutant in MUTANTS)) == set(PACKAGES)
     assert [row for row, count in Counter((m.file, m.old, m.new) for m in MUTANTS).items() if count > 1] == []
 
 

@@ -140,12 +140,12 @@ def test_a_late_schedule_is_one_program_for_all_rates_and_lengths(fields: dict, 
     """That of one config, with the numbers of another, gives the rates of the other."""
     config = OptimizerConfig(learning_rate=0.7, warmup_steps=warmup_steps, total_steps=11, **fields)
     another = OptimizerConfig(learning_rate=3.0, warmup_steps=2, total_steps=50, **fields)
-    late = jax.jit(jax.vmap(make_schedule(another, late=True), in_axes=(0, None)))
+    traced = jax.jit(jax.vmap(make_schedule(another, traced=True), in_axes=(0, None)))
     steps = np.arange(14)
     expected = [make_schedule(config)(step) for step in steps]
-    np.testing.assert_allclose(late(steps, schedule_numbers(config)), expected, rtol=1e-6, atol=1e-7)
-    assert not np.allclose(late(steps, schedule_numbers(another)), expected)
-    assert late._cache_size() == 1
+    np.testing.assert_allclose(traced(steps, schedule_numbers(config)), expected, rtol=1e-6, atol=1e-7)
+    assert not np.allclose(traced(steps, schedule_numbers(another)), expected)
+    assert traced._cache_size() == 1
 
 
 def test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not():
@@ -576,7 +576,7 @@ def test_a_clock_of_tokens_needs_batches_of_tokens():
         with pytest.raises(UserError, match=r"optimizer\.clock is 'tokens'; expected steps: only pretraining counts"):
             make(dataclasses.replace(PLAIN, clock="tokens"))
     with pytest.raises(UserError, match=r"optimizer\.clock is 'tokens'; expected steps"):
-        make_schedule(dataclasses.replace(PLAIN, clock="tokens"), batches=RAMP, late=True)
+        make_schedule(dataclasses.replace(PLAIN, clock="tokens"), batches=RAMP, traced=True)
 
 
 def test_a_half_life_needs_batches_of_tokens():

@@ -141,7 +141,7 @@ def _duplicates(data: DataEvidence) -> Finding | None:
         f"{share:.0%} of the sentences repeat another one",
         "The same text comes several times, or every document has the same lines (menus, licences). The model learns "
         "these by heart, and the loss on other text stalls.",
-        f"Remove repeated documents and lines, for example with awk 'NF==0 || !seen[$0]++' TEXT; then {_prepare(data)}",
+        f"Remove what repeats: {_prepare(data, '--dedupe near,lines')}",
     )
 
 
@@ -158,7 +158,7 @@ def _overlap(data: DataEvidence) -> Finding | None:
         "held-out text is known",
         f"{share:.0%} of the held-out sentences of {_SHORTEST_SENTENCE} tokens or more are in the train split too",
         "Documents occur in several versions. The evaluation measures what the model knows by heart.",
-        f"Remove repeated documents and lines, for example with awk 'NF==0 || !seen[$0]++' TEXT; then {_prepare(data)}",
+        f"Remove what repeats: {_prepare(data, '--dedupe near,lines')}",
     )
 
 

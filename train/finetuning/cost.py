@@ -9,8 +9,7 @@ from bert_jax.training.prediction import PlannedBatches
 from bert_jax.training.sharding import MeshBatches, batch_shardings
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of
 from train.finetuning.tasks.data import TaskData
-
-_EVALUATION = 1 / 3  # of the time of a training step with as many tokens: the forward pass alone
+from train.run.meter import EVALUATION
 
 
 def run_seconds(job: FinetuningJob, task: TaskData) -> float:
@@ -39,4 +38,4 @@ def run_seconds(job: FinetuningJob, task: TaskData) -> float:
         config.eval_batch * plan.length for split in task.evaluations for plan in evaluation_order(config, task, split)
     ) * -(-config.total_steps // config.eval_every)
     runs = config.seeds * max(1, len(config.learning_rates))
-    return runs * second_per_token * (trained + _EVALUATION * evaluated)
+    return runs * second_per_token * (trained + EVALUATION * evaluated)

@@ -54,12 +54,14 @@ class FinetuningJob(ModelJob):
         check_sizes(config.model, mesh, batch_size=config.eval_batch)
         upper_layers(config)
         # So a run with another rate or length, or another task with as many labels, finds its programs in the cache.
-        late = config.optimizer.schedule != "stable"
-        self._numbers = (schedule_numbers(config.optimizer),) if late else ()
-        tx, rates = make_optimizer(config.optimizer, late=late), rates_of_layers(config)
+        traced = config.optimizer.schedule != "stable"
+        self._numbers = (schedule_numbers(config.optimizer),) if traced else ()
+        tx, rates = make_optimizer(config.optimizer, traced=traced), rates_of_layers(config)
         tx = tx if rates is None else _with_rates(tx, rates)
-        schedule = make_schedule(config.optimizer, late=late)
-        super().__init__(config, mesh, HEADS[task.head](config.model), task.objective, tx, schedule, with_numbers=late)
+        schedule = make_schedule(config.optimizer, traced=traced)
+        super().__init__(
+            config, mesh, HEADS[task.head](config.model), task.objective, tx, schedule, with_numbers=traced
+        )
         self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number

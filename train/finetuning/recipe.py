@@ -129,10 +129,11 @@ class FinetuneConfig(ShownConfig):
                     f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; "
                     "leave it out"
                 )
-        for name in ("accumulation", "log_every", "seeds", "max_failed_saves"):
+        for name in ("accumulation", "log_every", "seeds", "max_failed_saves", "max_skipped_in_a_row"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "seed", "split_seed"):
+        for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "split_seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        _check(0 <= self.seed < 2**32, "seed", self.seed, f"0 to {2**32 - 1}")
         _check(self.epochs > 0, "epochs", self.epochs, "more than 0")
         _check(0 <= self.warmup < 1, "warmup", self.warmup, "a share, at least 0 and below 1")
         _check(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "at least 0 and below 1")

@@ -27,7 +27,7 @@ from bert_jax.training.many import (
     stacked_shapes,
 )
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.prediction import Collected
+from bert_jax.training.prediction import Collected, fetched
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rates_of_layers
@@ -172,9 +172,8 @@ class SweepJob(Untimed):
         plans = evaluation_order(self.config, self._task, split)
         longest = max(plan.length for plan in plans)
         found = [Collected(len(split.encoded), longest) for _ in self.runs]
-        for plan in plans:
-            outputs = self._predict_step(params, split.encoded.batch(plan), self._task.objective)
-            outputs = jax.device_get(outputs)
+        computed = (self._predict_step(params, split.encoded.batch(plan), self._task.objective) for plan in plans)
+        for plan, outputs in zip(plans, fetched(computed), strict=True):
             for number, one in enumerate(found):
                 one.add(plan, jax.tree.map(lambda values, number=number: values[number], outputs))
         return found
@@ -283,7 +282,7 @@ def write_sweep(
         "steps": steps,
     }
     write_json(run.path / "sweep.json", facts)
-    (run.path / "sweep.md").write_text(_page(facts))
+    write_whole(run.path / "sweep.md", _page(facts))
     if not run.is_remote:
         _draw(run, facts)
     overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])

@@ -1,12 +1,12 @@
 """Draws a plan: memory by part against what there is, and the time of a step by part, a bar for each topology."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_jax.files import write_whole
 from train.planning.report import peak_told, seconds_between
+from train.run.curves import png
 
 _MEMORY = ("parameters", "optimizer", "batch", "temporaries", "padding", "results", "program")
 _LABELS = {"temporaries": "activations, gradients"}
@@ -15,7 +15,6 @@ _SEEN = 0.01  # the share of a bar from which on a part is in the legend
 
 def draw_plans(plans: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws what `plan_run` found into a PNG. A phase that is too big for the compiler has no bars."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     phases = [(plan["topology"], phase) for plan in plans for phase in plan["phases"]]
@@ -30,10 +29,7 @@ def draw_plans(plans: Sequence[Mapping[str, Any]], path: Path) -> None:
     seconds.set_title("time of a step by part, % (an estimate)")
     told = ["" if phase["step_seconds"] is None else seconds_between(*phase["step_seconds"]) for _, phase in phases]
     _stack(seconds, names, [_percent(phase) for _, phase in phases], told)
-    FigureCanvasAgg(figure)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    write_whole(path, png.getvalue())
+    write_whole(path, png(figure))
 
 
 def _gigabytes(phase: Mapping[str, Any]) -> dict[str, float]:

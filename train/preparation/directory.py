@@ -198,10 +198,11 @@ def _locked(output: Path) -> Generator[None]:
         return
     directory = os.open(output, os.O_RDONLY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"--output {output}: another process is preparing data there") from None
         yield
-    except BlockingIOError:
-        raise UserError(f"--output {output}: another process is preparing data there") from None
     finally:
         os.close(directory)
 
@@ -273,7 +274,7 @@ def _tokenizer(
         save_tokenizer(tokenizer, directory)
         shutil.rmtree(options.output / "counts", ignore_errors=True)
     tokenizer = Tokenizer.load(directory)
-    for name in ("unk", "cls", "sep", "mask", "pad"):
+    for name in ("unk", "cls", "sep", "mask", "pad"):  # each raises UserError if the vocabulary lacks it
         getattr(tokenizer, f"{name}_token_id")
     return tokenizer, learnt
 

@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 from train.pretraining.recipe import PretrainConfig
-
-_EVALUATION = 1 / 3  # of the time of a training step with as many rows: the forward pass alone
+from train.run.meter import EVALUATION
 
 
 class Budget:
@@ -81,7 +80,7 @@ class Budget:
         if self._longest_pause:
             return 2 * self._longest_pause
         of_a_step = self._config.tokens_before(step) - self._config.tokens_before(step - 1)
-        return self._config.eval_batches * of_a_step * pace * _EVALUATION
+        return self._config.eval_batches * of_a_step * pace * EVALUATION
 
     def told(self, seconds: float) -> str:
         """The decision, as a line of the log."""

@@ -35,13 +35,12 @@ from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.config import to_json
-from train.run.meter import peak_flops, slow_type_told
+from train.run.meter import EVALUATION, peak_flops, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
 _OPERATIONS, _SECONDS = 3e12, 3.0
 _TIMED_STEPS = 3
-_EVALUATION = 1 / 3  # of the time of a training step with as many rows: the forward pass alone
 
 
 class TimedSteps(Steps):
@@ -197,7 +196,7 @@ def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, 
     step_seconds = timed["step_seconds"]
     found = [part.evaluation_batches(of, phase) for _, _, part, of in parts_to_evaluate(data, config)]
     evaluations = math.ceil(phase.steps / config.eval_every)
-    evaluated = evaluations * sum(one[1] for one in found if one) * _EVALUATION
+    evaluated = evaluations * sum(one[1] for one in found if one) * EVALUATION
     return {
         **phase._asdict(),
         "settings": settings_told(phase),

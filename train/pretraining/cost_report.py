@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from train.pretraining.mixture import told
+from train.pretraining.mixture import mixture_told
 
 
 def print_facts(facts: dict[str, Any], out: Console) -> None:
@@ -36,7 +36,7 @@ def cost_lines(facts: dict[str, Any]) -> dict[str, str]:
 
 def text_lines(facts: dict[str, Any]) -> dict[str, str]:
     """The lines of `cost_lines` that do not depend on the machine."""
-    mixture = {"mixture": told(facts["mixture"])} if facts["mixture"] else {}
+    mixture = {"mixture": mixture_told(facts["mixture"])} if facts["mixture"] else {}
     return {
         "passes": _passes_line(facts),
         **mixture,

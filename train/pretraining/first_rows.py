@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from train.pretraining.mixture import rows_of_parts
-from train.pretraining.phases import Phase, packed_rows
+from train.pretraining.phases import Phase, in_rows
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
 from train.run.directory import RunDirectory
@@ -100,8 +100,7 @@ def rows_used_of_each(facts: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     """
     digests = facts["data_digest"].split(",")
     ratios = dict(facts["config"].get("packed", ()))
-    phases = [Phase(*phase) for phase in facts["config"]["phases"]]
-    phases = [phase._replace(batch=packed_rows(phase.batch, ratios.get(phase.length, 1))) for phase in phases]
+    phases = [in_rows(Phase(*phase), ratios) for phase in facts["config"]["phases"]]
     shares = facts.get("data_shares", [[1.0]] * len(phases))  # older checkpoints are of runs on one directory
     found: dict[str, dict[int, int]] = {digest: {} for digest in digests}
     counts = [*rows_of_parts(phases, shares, facts["step"]).items()]

@@ -22,6 +22,7 @@ from bert_jax.runtime.remember import remember
 from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.prediction import fetched
 from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import (
     BatchSource,
@@ -37,7 +38,7 @@ from train.pretraining.budget import Budget
 from train.pretraining.finetuned import Finetuned
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
-from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
+from train.pretraining.mixture import MixedData, mixed_scores, mixture_told, parts_to_evaluate
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
 from train.pretraining.probes import Probe
@@ -123,8 +124,8 @@ def evaluate(
     keys of metrics.jsonl; {} if there are no batches.
     """
     total: dict[str, float] = {}
-    for batch in batches:
-        for name, value in (eval_step(params, batch) | baseline_sums(batch, unigram)).items():
+    for found in fetched(eval_step(params, batch) | baseline_sums(batch, unigram) for batch in batches):
+        for name, value in found.items():
             total[name] = total.get(name, 0.0) + float(value)
     if not total:
         return {}
@@ -237,7 +238,7 @@ class PretrainingJob(ModelJob):
                 f"{packing_told(self.config, self.data, phase)}"
             )
         if isinstance(self.data, MixedData):
-            log.say(f"data: {told(self.data.facts())}")
+            log.say(f"data: {mixture_told(self.data.facts())}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"

@@ -236,7 +236,7 @@ def rows_of_parts(phases: Sequence[Phase], shares: Sequence[Sequence[float]], st
     return rows
 
 
-def told(facts: Sequence[dict[str, Any]]) -> str:
+def mixture_told(facts: Sequence[dict[str, Any]]) -> str:
     """`MixedData.facts` in a line for people."""
     return "; ".join(
         f"{fact['name']} {fact['share']:.1%} of the rows"

@@ -1,7 +1,7 @@
 """The phases of a pretraining run: their lengths, batches and masks, and how a batch is divided."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -65,7 +65,17 @@ def settings_told(phase: Phase) -> str:
 _TOLERANCE = 0.03
 
 
-def packed_rows(examples: int, examples_a_row: float) -> int:
+def in_rows(phase: Phase, examples_a_row: Mapping[int, float]) -> Phase:
+    """The phase with the number of rows of its batches in place of that of their examples.
+
+    Args:
+        phase: a phase whose `batch` counts examples.
+        examples_a_row: length -> the mean number of examples of a row; a length that is not there has one in each.
+    """
+    return phase._replace(batch=rows_for(phase.batch, examples_a_row.get(phase.length, 1)))
+
+
+def rows_for(examples: int, examples_a_row: float) -> int:
     """How many rows a batch has, so that it has so many examples on average, up to 3 %.
 
     Of the numbers within 3 % it is one that is divisible by as large a power of two as any, so that the rows can be

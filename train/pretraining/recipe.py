@@ -22,7 +22,7 @@ from train.pretraining.phases import (
     checked,
     divisors,
     does_not_divide,
-    packed_rows,
+    in_rows,
     rows_used,
     steps_of,
 )
@@ -248,6 +248,8 @@ class PretrainConfig(ShownConfig):
                         f"stop_after: the steps of the run follow from its time; found optimizer.{name}="
                         f"{str(getattr(self.optimizer, name)).lower()}; say optimizer.{name}={word}"
                     )
+        if isinstance(self.seed, int) and not 0 <= self.seed < 2**32:
+            raise UserError(f"seed: found {self.seed}; expected 0 to {2**32 - 1}")
         if self.rollbacks < 0:
             raise UserError(f"rollbacks: found {self.rollbacks}; at least 0")
         packed = tuple((int(length), float(examples)) for length, examples in self.packed)
@@ -316,7 +318,7 @@ class PretrainConfig(ShownConfig):
 
     def in_rows(self, phase: Phase) -> Phase:
         """The phase with the number of rows of its batches in place of that of their examples."""
-        return phase._replace(batch=packed_rows(phase.batch, dict(self.packed).get(phase.length, 1)))
+        return in_rows(phase, dict(self.packed))
 
     def examples_of(self, phase: Phase) -> float:
         """The mean number of examples of a batch: `phase.batch`, in packed rows up to 3 % more or fewer."""

@@ -38,7 +38,7 @@ from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.mixture import MixedData
-from train.pretraining.phases import Phase, packed_rows, rows_used
+from train.pretraining.phases import Phase, in_rows, rows_used
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.run.launch import check_finite, given_to_model, overridden_model, place_on_mesh
@@ -46,7 +46,6 @@ from train.run.launch import check_finite, given_to_model, overridden_model, pla
 logger = logging.getLogger(__name__)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# What a source may lack: an encoder has no heads, a masked LM has neither pooler nor sentence-pair head.
 _WITHOUT_PAIRS = (
     "say text_options.objective=none (with text= or data=random), or run python -m train.prepare with --objective none"
 )
@@ -54,6 +53,7 @@ _TWICE_NEEDS_TYPES = (
     "rows of the data have a sentence twice, which needs 2; say text_options.twice=0 (with text=), or run python -m "
     "train.prepare without --twice"
 )
+# What a source may lack: an encoder has no heads, a masked LM has neither pooler nor sentence-pair head.
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
@@ -344,11 +344,10 @@ def _decay_begins(config: Mapping[str, Any], budget: Mapping[str, Any]) -> int |
     begins = total - round(optimizer["decay_share"] * total)
     if optimizer.get("clock", "steps") == "steps":
         return begins
-    phases = [Phase(*row) for row in config["phases"]]
-    in_rows = [one._replace(batch=packed_rows(one.batch, packed.get(one.length, 1))) for one in phases]
+    phases = [in_rows(Phase(*row), packed) for row in config["phases"]]
 
     def tokens(steps: int) -> int:
-        return sum(rows * length for length, rows in rows_used(in_rows, steps).items())
+        return sum(rows * length for length, rows in rows_used(phases, steps).items())
 
     return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1
 

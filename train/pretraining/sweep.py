@@ -5,7 +5,6 @@ With `halving=` the members advance rung by rung, and only the best of a rung go
 """
 
 import dataclasses
-import io
 import itertools
 import json
 import math
@@ -26,6 +25,7 @@ from train.compare import figure_of, read_run
 from train.pretraining.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import to_json
+from train.run.curves import png
 from train.run.directory import RunDirectory
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
@@ -244,13 +244,8 @@ class _Sweep:
         write_whole(self._path / "sweep.md", f"# {len(members)} members\n\n{table}\n\n![curves](sweep.png)\n")
         runs = [read_run(self._launches[one.name].run) for one in self._members if _rows(self._launches[one.name].run)]
         if runs:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-
             runs = [dataclasses.replace(run, name=run.path.name) for run in runs]
-            figure, png = figure_of(runs, "step"), io.BytesIO()
-            FigureCanvasAgg(figure)
-            figure.savefig(png, dpi=110, format="png")
-            write_whole(self._path / "sweep.png", png.getvalue())
+            write_whole(self._path / "sweep.png", png(figure_of(runs, "step")))
         _say(f"{self._path / 'sweep.md'} has the table, sweep.png the curves; members/ has the runs")
 
 

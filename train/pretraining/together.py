@@ -171,7 +171,7 @@ class TogetherJob(Untimed):
                 accumulation=parts,
                 batches=config.batches,
                 factors=config.rates,
-                decays_late=differ,
+                with_decay=differ,
             )
         )
         self._keys = jax.random.wrap_key_data(

@@ -77,12 +77,20 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any
         inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         inside |= {(field,): text for field, text in implied.get(name, {}).items()}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.")
+    wrong = next((name for name, value in changes.items() if not _fits(value, hints[name])), None)
     try:
-        return dataclasses.replace(config, **changes)
+        changed = dataclasses.replace(config, **changes)
     except UserError as error:
         if (name := re.match(r"\w+", str(error))) and name[0] in hints:
             raise UserError(prefix + str(error)) from None
         raise
+    except (TypeError, ValueError):
+        if wrong is None:
+            raise
+        changed = config
+    if wrong is not None:
+        raise UserError(f"{prefix}{wrong}: found {quoted(changes[wrong])}; expected {_names_of(hints[wrong])}")
+    return changed
 
 
 def nested_in(hint: Any) -> Any:
@@ -138,7 +146,7 @@ def _parse(text: str, hint: Any, path: str) -> Any:
         raise UserError(f"{path}: found {quoted(text)}; expected true or false")
     if hint in (int, float):
         try:
-            value = float(text.replace("_", ""))
+            value = _number(text.replace("_", ""), hint)
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or (hint is int and value != int(value)):
@@ -150,6 +158,13 @@ def _parse(text: str, hint: Any, path: str) -> Any:
         raise UserError(
             f"{path}: found {quoted(text)}; expected a literal such as (2e-5, 3e-5) or ((128, 256, 1000),)"
         ) from None
+
+
+def _number(text: str, hint: type) -> float:
+    try:
+        return hint(text)
+    except ValueError:  # a whole number such as 1e6
+        return float(text)
 
 
 def load_recipe(path: str, kind: type) -> Any:
@@ -205,15 +220,36 @@ def _check_kinds(config: Any, path: str, prefix: str = "") -> None:
     """Raises UserError for a field whose value is not what its annotation says: Python itself does not look."""
     for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
-        if not any(_is_of(value, kind) for kind in kinds):
-            names = " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds)
-            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {names}")
+        if not _fits(value, hint):
+            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {_names_of(hint)}")
         if dataclasses.is_dataclass(value):
             _check_kinds(value, path, f"{prefix}{name}.")
 
 
+def _fits(value: Any, hint: Any) -> bool:
+    return any(_is_of(value, kind) for kind in _kinds_of(hint))
+
+
+def _names_of(hint: Any) -> str:
+    return " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in _kinds_of(hint))
+
+
+def _kinds_of(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if _is_union(hint) else (hint,)
+
+
 def _is_of(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)
+        if not isinstance(value, tuple | list):
+            return False
+        if inner[-1] is ...:
+            return all(_is_of(one, inner[0]) for one in value)
+        if any(typing.get_origin(one) is typing.Unpack for one in inner):
+            return True  # of several lengths: the field has a check of its own
+        return len(value) == len(inner) and all(map(_is_of, value, inner))
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a named tuple, which a literal gives as a plain one
+        return isinstance(value, tuple | list)
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is float:

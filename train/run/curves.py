@@ -19,13 +19,17 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
 
 def png_of(records: list[dict]) -> bytes:
     """The picture of `curves_of`, as the bytes of a PNG of 1210 x 770 pixels."""
+    return png(curves_of(records))
+
+
+def png(figure: "Figure") -> bytes:
+    """A figure as the bytes of a PNG, 110 dots an inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    figure = curves_of(records)
     FigureCanvasAgg(figure)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    return png.getvalue()
+    written = io.BytesIO()
+    figure.savefig(written, dpi=110, format="png")
+    return written.getvalue()
 
 
 def curves_of(records: list[dict]) -> "Figure":

@@ -257,7 +257,7 @@ class RunDirectory:
         new = _as_saved(config)
         old = old_file = self.saved_config()
         if old is not None:
-            if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
+            if ("task" in old) != ("task" in new):  # the config of fine-tuning has a task
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
             # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)

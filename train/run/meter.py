@@ -29,6 +29,7 @@ _TPU_FLOPS = {
     "TPU7x": 1153.5e12,
 }
 _GPU_FLOPS = {"NVIDIA A100": 312e12, "NVIDIA H100": 989e12, "NVIDIA H200": 989e12}
+EVALUATION = 1 / 3  # the time of a forward pass, as a share of that of a training step with as many tokens
 _LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
 
 

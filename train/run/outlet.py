@@ -65,7 +65,7 @@ class Outlet:
                 act()
             except Exception as error:  # whatever fails, the model matters more
                 now = time.monotonic()
-                pause = min(2.0**self._failures, _LONGEST_PAUSE)
+                pause = min(2.0 ** min(self._failures, 10), _LONGEST_PAUSE)
                 self._next_try = now + max(pause, 20 * (now - began))
                 self._failures += 1
                 if self._failures == 1:

@@ -149,7 +149,7 @@ class Saves:
                 "command continues from the newest"
             )
             raise NotSavedError(error)
-        pause = self._pause * 2 ** (self._failed - 1)
+        pause = self._pause * 2 ** min(self._failed - 1, 30)
         self._next_try = time.monotonic() + pause
         goes_on = "training goes on, and " if self._pause == PAUSE else ""
         self._say(

@@ -32,6 +32,7 @@ class Signals:
     ):
         """
         Args:
+            noticed: called with the signal's number as soon as it comes, in a thread of its own.
             in_main: called in the main thread too, as soon as that runs Python code; it may raise.
             of_a_job: SIGTERM also goes to the handler that JAX's preemption service has set, so that it can tell the
                 other processes.

@@ -88,6 +88,8 @@ class Watchdog:
     ):
         """
         Args:
+            phases: what the process is doing, and since when.
+            budgets: the seconds that it may take for each phase.
             end: ends the process; takes the line that says why.
             log_file: gets the stacks too; None: only stderr.
             clock: in seconds; tests have their own.

@@ -91,11 +91,6 @@ def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
     return _counts(shard) | {"files": files}
 
 
-def write_shard(directory: Path, documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> dict[str, Any]:
-    """`save_shard` of `pack_documents`."""
-    return save_shard(directory, pack_documents(documents, dtype))
-
-
 def describe_shard(directory: Path) -> dict[str, Any]:
     """What `save_shard` returned, of a shard on disk."""
     files = {name: describe_file(directory / f"{name}.npy") for name in _ARRAYS}

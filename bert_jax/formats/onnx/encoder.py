@@ -74,10 +74,10 @@ def encode(
 
 def pool(g: Graph, x: str, path: str) -> str:
     """tanh(dense(the first position)): [B, L, D] -> [B, D]."""
-    return g.op("Tanh", dense(g, first(g, x, path), path))
+    return g.op("Tanh", dense(g, first_position(g, x, path), path))
 
 
-def first(g: Graph, x: str, path: str) -> str:
+def first_position(g: Graph, x: str, path: str) -> str:
     """The first position: [B, L, D] -> [B, D]."""
     g.scope(path)
     return g.op("Gather", x, 0, axis=1)

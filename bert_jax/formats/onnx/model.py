@@ -9,7 +9,7 @@ from bert_jax.errors import UserError, quoted
 from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import is_encoder, parameters_of
 from bert_jax.formats.onnx.activations import activation
-from bert_jax.formats.onnx.encoder import dense, encode, first, layer_norm, pool
+from bert_jax.formats.onnx.encoder import dense, encode, first_position, layer_norm, pool
 from bert_jax.formats.onnx.graph import Graph
 
 DECODER_KERNEL = "mlm_head/decoder_kernel"
@@ -150,7 +150,7 @@ def _summary(g: Graph, config: BertConfig, x: str) -> str:
     if "pre_classifier/kernel" not in g.weights:
         return pool(g, x, f"{ENCODER}pooler")
     if config.family == "distilbert":
-        return g.op("Relu", dense(g, first(g, x, "pre_classifier"), "pre_classifier"))
+        return g.op("Relu", dense(g, first_position(g, x, "pre_classifier"), "pre_classifier"))
     return pool(g, x, "pre_classifier")
 
 

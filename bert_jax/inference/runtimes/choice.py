@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from bert_jax.config import DTYPES, BertConfig
 from bert_jax.errors import UserError, did_you_mean
@@ -71,6 +72,10 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
         _check_runtime(RUNTIME_VARIABLE, name := os.environ.get(RUNTIME_VARIABLE) or AUTO)
     if is_fastest := name == AUTO:
         name = _fastest(devices)
+    if devices is not None and not (
+        isinstance(devices, Sequence | np.ndarray) and all(isinstance(device, jax.Device) for device in devices)
+    ):
+        raise UserError(f"devices={devices!r:.60}: expected a list of JAX's devices, such as jax.devices()[:1]")
     if name != XLA and devices is not None:
         raise UserError(f"devices: runtime={name!r} runs on the CPU's cores; leave devices out, or say runtime='xla'")
     if dtype is None:

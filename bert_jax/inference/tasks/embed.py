@@ -12,7 +12,7 @@ from jax import Array
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.formats.onnx.encoder import first, pool
+from bert_jax.formats.onnx.encoder import first_position, pool
 from bert_jax.formats.onnx.graph import FLOAT, Graph
 from bert_jax.formats.onnx.model import ROWS
 from bert_jax.formats.sentence_transformers import NORMALIZED, POOLINGS, check_pooling, max_length_of, pooling_of
@@ -169,7 +169,7 @@ SEQUENCES = "sequences"  # the axis K of packed outputs
 def pooled_in(g: Graph, x: str, kind: str) -> str:
     """`pooled` of the hidden states `x`, in a graph that has attention_mask."""
     if kind == "cls":
-        return first(g, x, "pooling")
+        return first_position(g, x, "pooling")
     g.scope("pooling")
     mask = g.op("Cast", "attention_mask", to=FLOAT)
     if kind == "max":

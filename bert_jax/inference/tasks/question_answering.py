@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of
-from bert_jax.inference.tasks.task_source import check_text, items_of, opened, settings_of_run, shortened
+from bert_jax.inference.tasks.task_source import check_count, check_text, items_of, opened, settings_of_run, shortened
 
 _AT_ONCE = 64  # questions whose windows are in memory together
 _LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
@@ -105,13 +105,13 @@ class QuestionAnswering(TaskModel):
         run = _settings_of_run(found)
         length: int = run.get("max_seq_len", 384) if max_seq_len is None else max_seq_len
         null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
-        for name, value in (("max_seq_len", length), ("n_best", n_best)):
-            if value < 1:
-                raise UserError(f"{name}={value}: expected at least 1")
+        check_count("max_seq_len", length)
+        check_count("n_best", n_best)
         self.longest = length
         super().__init__(found, **running)
         stride = run.get("stride") if stride is None else stride
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
+        check_count("stride", self._stride)
         self._n_best, self._null_threshold = n_best, null_threshold or 0.0
         self.settle(
             top_k=top_k,
@@ -188,8 +188,8 @@ class QuestionAnswering(TaskModel):
     def check_options(self, **options: Any) -> None:
         for name, least in _LEAST.items():
             value = options[name]
-            if value is not None and (not isinstance(value, int | np.integer) or value < least):
-                raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
+            if value is not None:
+                check_count(name, value, least)
 
     def stream(
         self, items: Iterable[Any], *, chunk: int = _AT_ONCE, on_error: str = "raise", **options: Any

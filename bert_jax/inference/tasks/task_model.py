@@ -26,8 +26,8 @@ from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.choice import AUTO, XLA, choose, graph_programs
 from bert_jax.inference.runtimes.xla import Programs, cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_row, model_for, untrained_parts
+from bert_jax.model.embeddings import packed_inputs
 from bert_jax.model.heads import HEADS
-from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.shown import facts_table
 from bert_jax.tree import as_numpy, flatten, parameter_count, sha256_of_parameters, unflatten

@@ -1,6 +1,6 @@
 """Loads the model for a task, and checks the texts and options that users pass to a pipeline."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,16 @@ def check_max_length(max_length: int | None, least: int) -> None:
         raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of each row")
 
 
-def check_count(name: str, value: Any) -> None:
-    """Raises UserError unless `value`, the option `name`, is a whole number of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name}={value!r}: expected a whole number, at least 1")
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raises UserError unless `value`, the option `name`, is a whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
+
+
+def check_word(name: str, value: Any, known: Collection[str]) -> None:
+    """Raises UserError unless `value`, the option `name`, is one of the `known` words in upper or lower case."""
+    if not isinstance(value, str) or value.lower() not in known:
+        raise UserError(f"{name}={value!r}: expected one of {', '.join(known)}")
 
 
 def items_of(given: Any, what: str = "a text or a list of texts") -> list[Any]:

@@ -10,7 +10,15 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import check_count, check_max_length, check_text, is_cut, items_of, shortened
+from bert_jax.inference.tasks.task_source import (
+    check_count,
+    check_max_length,
+    check_text,
+    check_word,
+    is_cut,
+    items_of,
+    shortened,
+)
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 NOT_SAID: Any = ...  # the default of top_k, whose None means all labels
@@ -100,8 +108,7 @@ class TextClassification(TaskModel):
     ) -> None:
         is_cut(truncation)
         check_max_length(max_length, self.tokenizer.special_tokens_added(pair=True))
-        if function_to_apply.lower() not in FUNCTIONS:
-            raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+        check_word("function_to_apply", function_to_apply, FUNCTIONS)
         if top_k is not NOT_SAID:
             check_count("top_k", top_k)
 

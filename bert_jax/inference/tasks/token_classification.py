@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import check_text, items_of
+from bert_jax.inference.tasks.task_source import check_count, check_text, check_word, items_of
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
@@ -147,13 +147,22 @@ class TokenClassification(TaskModel):
         return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
 
     def check_options(
-        self, *, aggregation_strategy: str, ignore_labels: Sequence[str], stride: int | None, **others: Any
+        self,
+        *,
+        aggregation_strategy: str,
+        ignore_labels: Sequence[str],
+        stride: int | None,
+        delimiter: str,
+        **others: Any,
     ) -> None:
-        if aggregation_strategy.lower() not in AGGREGATIONS:
-            raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
+        check_word("aggregation_strategy", aggregation_strategy, AGGREGATIONS)
+        if not isinstance(delimiter, str):
+            raise UserError(f"delimiter={delimiter!r}: expected the characters between two words")
         if isinstance(ignore_labels, str):
             raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
-        if stride is not None and not 0 <= stride < self._room:
+        if stride is not None:
+            check_count("stride", stride, 0)
+        if stride is not None and stride >= self._room:
             raise UserError(f"stride={stride}: expected 0 to {self._room - 1} tokens that two windows share")
 
     def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:

@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.google_recipe import google_instances, instance_o
 from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import survey_index
-from bert_jax.data.pretraining.shards import open_shard, write_array, write_shard
+from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
@@ -58,7 +58,7 @@ def prepare(
                 [generator.integers(5, len(PIECES), generator.integers(2, 14)) for _ in range(generator.integers(2, 9))]
                 for _ in range(documents)
             ]
-            entries.append(write_shard(home / f"shard-{number:05}", texts, np.dtype("<u2")))
+            entries.append(save_shard(home / f"shard-{number:05}", pack_documents(texts, np.dtype("<u2"))))
         opened = [open_shard(home / f"shard-{number:05}") for number in range(shards)]
         examples, orders = {}, {}
         for length in lengths:
@@ -477,7 +477,7 @@ def write_shard_again(path: Path, documents: list) -> None:
     for file in path.iterdir():
         file.unlink()
     path.rmdir()
-    entry = write_shard(path, documents, np.dtype("<u2"))
+    entry = save_shard(path, pack_documents(documents, np.dtype("<u2")))
     edit_list(path.parents[1], "shards", lambda entries: [entries[0], entry, *entries[2:]])
 
 

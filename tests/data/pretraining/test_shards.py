@@ -15,7 +15,6 @@ from bert_jax.data.pretraining.shards import (
     save_shard,
     token_dtype,
     write_array,
-    write_shard,
 )
 from bert_jax.errors import UserError
 
@@ -38,7 +37,7 @@ def prepared(tmp_path):
     vocabulary = write_array(tmp_path / "tokenizer" / "vocab.txt", np.arange(3))
     index = write_array(tmp_path / "train" / "examples-128" / "00000.npy", np.arange(5))
     masks = write_array(tmp_path / "train" / "examples-128" / "00000.mask_count.npy", np.arange(4))
-    shard = write_shard(tmp_path / "train" / "shard-00000", arrays(DOCUMENTS), token_dtype(30_000))
+    shard = save_shard(tmp_path / "train" / "shard-00000", pack_documents(arrays(DOCUMENTS), token_dtype(30_000)))
     example = {"rows": 5, "files": {"rows": index, "mask_count": masks}}
     lists = {"shards": write_list(tmp_path, "train/shards", [shard])}
     lists["examples"] = {"128": write_list(tmp_path, "train/examples-128", [example])}
@@ -55,7 +54,7 @@ def prepared(tmp_path):
 
 
 def test_a_shard_comes_back_as_it_was_written(tmp_path):
-    entry = write_shard(tmp_path / "shard-00003", arrays(DOCUMENTS), token_dtype(30_000))
+    entry = save_shard(tmp_path / "shard-00003", pack_documents(arrays(DOCUMENTS), token_dtype(30_000)))
     shard = open_shard(tmp_path / "shard-00003")
     assert back(shard) == DOCUMENTS
     assert shard.tokens.dtype == np.uint16
@@ -67,7 +66,7 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path):
 def test_ids_past_65535_get_wider_tokens(tmp_path):
     assert token_dtype(65_536) == np.uint16
     assert token_dtype(65_537) == np.uint32
-    write_shard(tmp_path / "s", arrays([[[65_536, 1]]]), token_dtype(65_537))
+    save_shard(tmp_path / "s", pack_documents(arrays([[[65_536, 1]]]), token_dtype(65_537)))
     assert back(open_shard(tmp_path / "s")) == [[[65_536, 1]]]
 
 
@@ -90,7 +89,7 @@ def test_a_write_that_fails_leaves_no_trace(tmp_path):
 
 
 def test_a_shard_with_offsets_of_another_is_refused(tmp_path):
-    write_shard(tmp_path / "a", arrays(DOCUMENTS), token_dtype(9))
+    save_shard(tmp_path / "a", pack_documents(arrays(DOCUMENTS), token_dtype(9)))
     np.save(tmp_path / "a" / "sentences.npy", np.array([0, 3]))
     with pytest.raises(UserError, match=r"sentences\.npy: does not fit"):
         open_shard(tmp_path / "a")

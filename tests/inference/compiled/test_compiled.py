@@ -420,7 +420,7 @@ def test_the_verbs(made, tmp_path, capsys):
     assert main(["export-compiled", str(source), str(written), *given]) == 2
     assert "already exists" in capsys.readouterr().err
 
-    (tmp_path / "texts.txt").write_bytes(b"hello world\n\xff\nhello\theld\n" + b"hello " * 40 + b"\n")
+    (tmp_path / "texts.txt").write_bytes(b"hello world\n\xff\nhello\theld\n" + b"hello " * 40 + b"\n" + b"hello " * 14)
     assert main(["run-compiled", str(written), str(tmp_path / "texts.txt")]) == 2
     out, err = capsys.readouterr()
     lines = out.split("\n")
@@ -432,6 +432,7 @@ def test_the_verbs(made, tmp_path, capsys):
         np.testing.assert_allclose(vector, expected[0], atol=1e-6)
     assert lines[1] == ""
     assert "UTF-8" in err
+    assert "1 of 5 texts are longer than 16 tokens and were truncated" in err  # the last one has 16
 
 
 @pytest.mark.slow

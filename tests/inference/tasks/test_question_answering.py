@@ -177,6 +177,8 @@ def test_a_call_overrides_the_options_of_the_constructor(folder, predict):
     )
     with pytest.raises(UserError, match="max_answer_len=0: expected a whole number, at least 1"):
         predict(asked, max_answer_len=0)
+    with pytest.raises(UserError, match="stride='9': expected a whole number, at least 1"):
+        QuestionAnswering(folder, stride="9")
     with pytest.raises(UserError, match="doc_stride=-1: expected a whole number, at least 0"):
         predict(asked, doc_stride=-1)
     with pytest.raises(UserError, match=r"question 1: windows that share 40 tokens .*; expected at most"):

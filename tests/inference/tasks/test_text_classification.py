@@ -66,6 +66,9 @@ def test_it_runs_on_the_given_device(folder, predict):
     assert told("hello") == default("hello") == predict("hello")
     with pytest.raises(UserError, match="devices: found an empty list"):
         TextClassification(folder, devices=[])
+    for wrong in (1, second, ["cpu"]):
+        with pytest.raises(UserError, match=r"devices=.*: expected a list of JAX's devices, such as jax\.devices\(\)"):
+            TextClassification(folder, devices=wrong)
 
 
 def test_an_unknown_option_is_refused(predict):
@@ -134,6 +137,8 @@ def test_mistakes_are_one_clear_line(folder, predict):
         predict("hello", top_k=0)
     with pytest.raises(UserError, match=r'text 2: expected a string or {"text": \.\.\., "text_pair": \.\.\.}'):
         predict(["hello", {"text": "hello", "pair": "world"}])
+    with pytest.raises(UserError, match="function_to_apply=1: expected one of softmax, sigmoid, none"):
+        predict("hello", function_to_apply=1)
     with pytest.raises(UserError, match="function_to_apply='tanh': expected one of softmax, sigmoid, none"):
         TextClassification(folder, function_to_apply="tanh")
     with pytest.raises(UserError, match="batch_size=0"):

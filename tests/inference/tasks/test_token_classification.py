@@ -167,6 +167,9 @@ def test_options_of_a_call_that_cannot_be(predict, folder):
             "last",
         ): "aggregation_strategy='last': expected one of none, simple, first, max, average",
         ("ignore_labels", "O"): r"ignore_labels='O': expected a list of labels",
+        ("aggregation_strategy", 1): "aggregation_strategy=1: expected one of none, simple",
+        ("delimiter", 1): "delimiter=1: expected the characters between two words",
+        ("stride", "2"): "stride='2': expected a whole number, at least 0",
         ("stride", LONGEST - 2): f"stride={LONGEST - 2}: expected 0 to {LONGEST - 3}",
     }.items():
         name, value = options

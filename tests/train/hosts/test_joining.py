@@ -234,9 +234,9 @@ def test_options_are_named_as_they_were_typed(environment, capsys):
 def test_jax_is_joined_with_what_was_found(environment, monkeypatch):
     environment(ALL_THREE | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"})
     found = []
-    monkeypatch.setattr(hosts.Line, "open", lambda self: None)
+    monkeypatch.setattr(hosts.ControlChannel, "open", lambda self: None)
     monkeypatch.setattr(hosts, "_survive_abort", lambda: None)
-    monkeypatch.setattr(hosts, "_line", None)
+    monkeypatch.setattr(hosts, "_channel", None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **options: found.append((args, options)))
     hosts.join({"--coordinator-bind-address": "10.0.0.1:98", "--join-seconds": "20"})
     ((args, options),) = found

@@ -23,7 +23,7 @@ from train.pretraining import job as pretraining
 from train.pretraining.first_rows import rows_used_of_each, with_first_rows
 from train.pretraining.mixture import MixedData
 from train.pretraining.packing import continued_config, packing_told, with_packing
-from train.pretraining.phases import Phase, packed_rows
+from train.pretraining.phases import Phase, rows_for
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
@@ -55,12 +55,12 @@ def run(recipe: str, data: str, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("examples", [8, 48, 100, 256, 4096, 65_536])
 @pytest.mark.parametrize("ratio", [1.03, 1.1, 1.366, 1.9, 2.7])
 def test_a_batch_has_as_many_examples_as_the_recipe_says_in_rows_that_split(examples, ratio):
-    rows = packed_rows(examples, ratio)
+    rows = rows_for(examples, ratio)
     exact = examples / ratio
     assert rows == round(exact) or abs(rows * ratio - examples) <= 0.031 * examples
     power = rows & -rows
     assert not any(abs(n - exact) <= 0.03 * exact and n % (2 * power) == 0 for n in range(1, examples + 1))
-    assert packed_rows(examples, 1) == examples
+    assert rows_for(examples, 1) == examples
 
 
 def test_a_length_with_much_padding_is_packed(data: str):

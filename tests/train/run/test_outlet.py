@@ -90,6 +90,20 @@ def test_what_a_full_disk_did_not_take_is_written_later_in_order_and_whole(tmp_p
     assert said[1:] == ["metrics.jsonl works again"]
 
 
+def test_a_place_that_is_down_for_days_is_tried_again_and_again(clock):
+    tried = []
+
+    def deliver(waiting) -> None:
+        tried.append(clock.now)
+        raise OSError("no")
+
+    place = Outlet("it", deliver, lambda line: None)
+    for number in range(1100):
+        clock.now += 65
+        place.put(number)
+    assert len(tried) == 1100
+
+
 def test_what_waits_has_a_bound_and_what_is_lost_is_said(monkeypatch, clock):
     taken, said, broken = [], [], [True]
 

@@ -95,7 +95,7 @@ class ClassifyTask:
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: Layout):
         files = task_files(config, layout.files)
         self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
-        sources = [(path, _some(layout.read, path)) for path in (files.train, *files.more)]
+        sources = [(path, _examples_of(layout.read, path)) for path in (files.train, *files.more)]
         examples = [example for _, some in sources for example in some]
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
@@ -111,10 +111,10 @@ class ClassifyTask:
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
         self.objective = self._objective(config)
-        read, read_test = partial(_some, layout.read), partial(_some, layout.read_test)
+        read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)
         self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
         if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
-            self.tests += (self._split(extra.name, path, _some(extra.read, path)),)
+            self.tests += (self._split(extra.name, path, _examples_of(extra.read, path)),)
         self.baseline, self._constant = self._usual(self.train.targets["labels"])
         scores = self.baseline_scores(self.evaluations[0])
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
@@ -337,7 +337,7 @@ def table_layout(
     return Layout(files, read, read_test, columns.kind, labels, usual)
 
 
-def _some(read: Reader, path: Path) -> list[LabelledText]:
+def _examples_of(read: Reader, path: Path) -> list[LabelledText]:
     """The examples of a file; raises UserError if there are none, and logs a warning with the number of empty texts."""
     examples = read(path)
     if not examples:

@@ -10,44 +10,44 @@ from typing import Any
 import pytest
 
 from bert_jax.runtime.cluster import Place
-from bert_jax.runtime.line import EXIT_LOST, JobEnded, Line
+from bert_jax.runtime.control_channel import EXIT_LOST, ControlChannel, JobEnded
 from tests.hosts import free_port
 
 
 class Job:
-    """The lines of a job's processes in this one process; `ends` has what each was told at the end."""
+    """The channels of a job's processes in this one process; `ends` has what each was told at the end."""
 
     def __init__(self, *, heartbeat: int = 60, join: int = 20):
         self.address, self.heartbeat, self.join = f"127.0.0.1:{free_port()}", heartbeat, join
         self.ends: dict[int, tuple[int, str]] = {}
-        self._lines: list[Line] = []
+        self._channels: list[ControlChannel] = []
 
     def close(self) -> None:
-        for line in self._lines:
-            for peer in list(line._peers.values()):
+        for channel in self._channels:
+            for peer in list(channel._peers.values()):
                 peer.done = True
-            line._over = True
-        for line in self._lines:
-            if line._thread.ident is not None:
-                line._thread.join()
-            if line._selector.get_map():
-                line._close()
+            channel._over = True
+        for channel in self._channels:
+            if channel._thread.ident is not None:
+                channel._thread.join()
+            if channel._selector.get_map():
+                channel._close()
 
-    def line(self, number: int, count: int, *, address: str | None = None) -> Line:
+    def channel(self, number: int, count: int, *, address: str | None = None) -> ControlChannel:
         def on_end(code: int, line: str) -> bool:
             self.ends[number] = (code, line)
             return False  # a real process ends here
 
         address = address or self.address
         place = Place(address, address, count, number, None, self.join, self.heartbeat)
-        line = Line(place, on_end, lambda reason: f"program: error: {reason}")
-        self._lines.append(line)
-        return line
+        channel = ControlChannel(place, on_end, lambda reason: f"program: error: {reason}")
+        self._channels.append(channel)
+        return channel
 
-    def open(self, count: int) -> list[Line]:
-        lines = [self.line(number, count) for number in range(count)]
-        each(*(line.open for line in lines))
-        return lines
+    def open(self, count: int) -> list[ControlChannel]:
+        channels = [self.channel(number, count) for number in range(count)]
+        each(*(channel.open for channel in channels))
+        return channels
 
     def wait_for_ends(self, count: int) -> dict[int, tuple[int, str]]:
         deadline = time.monotonic() + 30
@@ -87,32 +87,38 @@ def each(*acts: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def vanish(line: Line) -> None:
+def vanish(channel: ControlChannel) -> None:
     """What the kernel does for a process that is killed."""
-    line._ended = True  # it can tell nobody any more
-    for peer in list(line._peers.values()):
+    channel._ended = True  # it can tell nobody any more
+    for peer in list(channel._peers.values()):
         peer.connection.shutdown(socket.SHUT_RDWR)
 
 
 def test_values_reach_the_first_in_order_and_its_decisions_reach_all(new_job):
-    lines = new_job().open(3)
-    assert each(*(lambda line=line: line.gather({"number": line.number}) for line in lines)) == [
+    channels = new_job().open(3)
+    assert each(*(lambda channel=channel: channel.gather({"number": channel.number}) for channel in channels)) == [
         [{"number": 0}, {"number": 1}, {"number": 2}],
         [],
         [],
     ]
     told = {"steps": [1, 2], "name": "ein Lauf – é"}
-    assert each(lambda: lines[0].tell(told), lambda: lines[1].tell(None), lambda: lines[2].tell(None)) == [told] * 3
+    assert (
+        each(lambda: channels[0].tell(told), lambda: channels[1].tell(None), lambda: channels[2].tell(None))
+        == [told] * 3
+    )
     long = {"text": "x" * 3_000_000}  # more than a socket takes at once
-    assert each(lambda: lines[0].tell(long), lambda: lines[1].tell(None), lambda: lines[2].tell(None)) == [long] * 3
-    assert each(*(line.goodbye for line in lines)) == [None] * 3
+    assert (
+        each(lambda: channels[0].tell(long), lambda: channels[1].tell(None), lambda: channels[2].tell(None))
+        == [long] * 3
+    )
+    assert each(*(channel.goodbye for channel in channels)) == [None] * 3
 
 
 @pytest.mark.slow
 def test_the_first_process_names_those_that_do_not_come(new_job):
     job = new_job(join=1)
-    lines = [job.line(number, 5) for number in (0, 2)]
-    first, other = each(*(line.open for line in lines))
+    channels = [job.channel(number, 5) for number in (0, 2)]
+    first, other = each(*(channel.open for channel in channels))
     assert isinstance(first, JobEnded) and isinstance(other, JobEnded)
     assert (first.code, str(first)) == (other.code, str(other))
     assert first.code == EXIT_LOST
@@ -122,7 +128,7 @@ def test_the_first_process_names_those_that_do_not_come(new_job):
 @pytest.mark.slow
 def test_a_process_says_when_the_first_does_not_answer(new_job):
     job = new_job(join=1)
-    (error,) = each(job.line(1, 2).open)
+    (error,) = each(job.channel(1, 2).open)
     assert isinstance(error, JobEnded) and error.code == EXIT_LOST
     assert str(error).startswith(f"process 0 did not answer at {job.address} within 1 s (Connection refused)")
 
@@ -138,8 +144,8 @@ def test_a_process_waits_while_another_program_has_the_port(new_job):
             connection.close()
 
         threading.Thread(target=greet, daemon=True).start()
-        (error,) = each(job.line(1, 2).open)
-        (taken,) = each(job.line(0, 2).open)
+        (error,) = each(job.channel(1, 2).open)
+        (taken,) = each(job.channel(0, 2).open)
     assert "something else listens there" in str(error)
     assert isinstance(taken, JobEnded) and taken.code == 2
     assert str(taken).startswith(f"cannot listen on {job.address} as the first process: Address already in use")
@@ -148,14 +154,14 @@ def test_a_process_waits_while_another_program_has_the_port(new_job):
 @pytest.mark.slow
 def test_strangers_do_not_disturb_the_roll_call(new_job):
     job = new_job()
-    first = job.line(0, 2)
+    first = job.channel(0, 2)
     waiting = threading.Thread(target=first.open, daemon=True)
     waiting.start()
     for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": {}}\n', b"[]\n", b""):
         stranger = reach(job.address)
         stranger.sendall(said)
         stranger.close()
-    other = job.line(1, 2)
+    other = job.channel(1, 2)
     assert each(other.open) == [None]
     waiting.join(20)
     assert each(lambda: first.tell({"a": 1}), lambda: other.tell(None)) == [{"a": 1}] * 2
@@ -180,7 +186,7 @@ def reach(address: str) -> socket.socket:
 )
 def test_processes_that_were_told_different_things_all_end(new_job, places, line):
     job = new_job()
-    found = each(*(job.line(number, count).open for number, count in places))
+    found = each(*(job.channel(number, count).open for number, count in places))
     assert [(error.code, str(error).replace(socket.gethostname(), "HOST")) for error in found] == [(2, line)] * len(
         found
     )
@@ -189,9 +195,9 @@ def test_processes_that_were_told_different_things_all_end(new_job, places, line
 @pytest.mark.parametrize("refuser", [0, 1])
 def test_a_process_that_cannot_start_ends_those_that_wait(new_job, refuser):
     job = new_job()
-    lines = [job.line(number, 3) for number in range(3)]
-    acts = [line.open for line in lines]
-    acts[refuser] = lambda: lines[refuser].refuse("no such config")
+    channels = [job.channel(number, 3) for number in range(3)]
+    acts = [channel.open for channel in channels]
+    acts[refuser] = lambda: channels[refuser].refuse("no such config")
     found = each(*acts)
     assert found[refuser] is None
     others = [error for number, error in enumerate(found) if number != refuser]
@@ -201,7 +207,7 @@ def test_a_process_that_cannot_start_ends_those_that_wait(new_job, refuser):
 @pytest.mark.slow
 def test_a_process_that_is_started_again_joins_the_roll_call(new_job):
     job = new_job()
-    first, again, third = (job.line(number, 3) for number in range(3))
+    first, again, third = (job.channel(number, 3) for number in range(3))
     waiting = threading.Thread(target=first.open, daemon=True)
     waiting.start()
     killed = reach(job.address)
@@ -215,8 +221,8 @@ def test_a_process_that_is_started_again_joins_the_roll_call(new_job):
 @pytest.mark.parametrize("who", [0, 1])
 def test_the_end_of_one_is_the_end_of_all_with_its_code_and_line(new_job, who):
     job = new_job()
-    lines = job.open(3)
-    threading.Thread(target=lines[who].end, args=(2, "program: error: data: no such file")).start()
+    channels = job.open(3)
+    threading.Thread(target=channels[who].end, args=(2, "program: error: data: no such file")).start()
     ends = job.wait_for_ends(2)
     assert ends == {number: (2, "program: error: data: no such file") for number in range(3) if number != who}
 
@@ -224,9 +230,9 @@ def test_the_end_of_one_is_the_end_of_all_with_its_code_and_line(new_job, who):
 @pytest.mark.parametrize("who", [0, 2])
 def test_a_process_that_vanishes_ends_all_others(new_job, who):
     job = new_job()
-    lines = job.open(3)
+    channels = job.open(3)
     name = f"process {who} on {socket.gethostname()}"
-    vanish(lines[who])
+    vanish(channels[who])
     ends = job.wait_for_ends(2)
     for number in {0, 1, 2} - {who}:
         code, line = ends[number]
@@ -238,8 +244,8 @@ def test_a_process_that_vanishes_ends_all_others(new_job, who):
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_silent_process_counts_as_lost_after_the_heartbeat(new_job, who, monkeypatch):
     job = new_job(heartbeat=1)
-    lines = job.open(2)
-    silenced = lines[who]
+    channels = job.open(2)
+    silenced = channels[who]
     monkeypatch.setattr(silenced, "_beat", lambda: None)
     code, line = job.wait_for_ends(2)[1 - who]  # the silent one notices that it was left, and may be first
     assert code == EXIT_LOST
@@ -249,12 +255,12 @@ def test_a_silent_process_counts_as_lost_after_the_heartbeat(new_job, who, monke
 @pytest.mark.slow
 def test_processes_that_are_busy_for_longer_than_the_heartbeat_stay(new_job):
     job = new_job(heartbeat=1)
-    lines = job.open(2)
+    channels = job.open(2)
 
     def decide() -> dict[str, Any]:
         time.sleep(2.5)
-        return lines[0].tell({"prepared": True})
+        return channels[0].tell({"prepared": True})
 
-    assert each(decide, lambda: lines[1].tell(None)) == [{"prepared": True}] * 2
-    assert each(*(line.goodbye for line in lines)) == [None] * 2
+    assert each(decide, lambda: channels[1].tell(None)) == [{"prepared": True}] * 2
+    assert each(*(channel.goodbye for channel in channels)) == [None] * 2
     assert job.ends == {}

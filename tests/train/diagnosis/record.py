@@ -1,8 +1,8 @@
 """Makes the runs that test_doctor.py reads: small ones on the prose inside Python's standard library.
 
-    python -m tests.train.doctor.record WORK
+    python -m tests.train.diagnosis.record WORK
 
-It trains in WORK and writes the config and the metrics of each run to tests/train/doctor/recorded/, without the speeds. It takes
+It trains in WORK and writes the config and the metrics of each run to tests/train/diagnosis/recorded/, without the speeds. It takes
 some ten minutes on two cores. A run named after a fault has this fault; the others are healthy.
 """
 

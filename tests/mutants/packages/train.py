@@ -46,7 +46,7 @@ OF_INPUTS = "tests/train/preparation/test_inputs.py"
 OF_PREPARING = "tests/train/preparation/test_prepare.py"
 DATA_RULES = "train/diagnosis/data_rules.py"
 METRIC_RULES = "train/diagnosis/metric_rules.py"
-OF_DOCTOR = "tests/train/doctor/test_doctor.py"
+OF_DOCTOR = "tests/train/diagnosis/test_doctor.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SAVING,
-        "pause = self._pause * 2 ** (self._failed - 1)",
+        "pause = self._pause * 2 ** min(self._failed - 1, 30)",
         "pause = self._pause",
         "a save that fails is tried again every minute",
         (f"{OF_SAVING}::test_a_failed_save_is_tried_again_before_the_next_regular_one_and_said_once_each",),

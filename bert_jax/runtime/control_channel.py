@@ -1,8 +1,9 @@
-"""`Line`: each process of a job in touch with the first, from before JAX joins them to the end.
+"""`ControlChannel`: heartbeats, decisions and the reason of an ending, between each process of a job and process 0.
 
 JAX's own coordination service cannot name the processes that do not come, says nothing of why one left, and aborts all
-others when one is lost. So every process keeps a TCP connection with the first, on the coordinator's own port. There
-the first listens until all have come; then JAX's service takes over the port. Messages are JSON objects, one a line.
+others when one is lost. So every process keeps a TCP connection with process 0, from before JAX joins them to the end
+of the job. Process 0 listens on the coordinator's own port until all have come; then JAX's service takes over the port.
+Messages are JSON objects, one a line.
 """
 
 import contextlib
@@ -60,7 +61,7 @@ class _Peer:
             return True
 
     def read(self) -> list[dict[str, Any]] | None:
-        """The messages that have come; None at the connection's end, or if the other end is no `Line`."""
+        """The messages that have come; None at the connection's end, or if the other end is no `ControlChannel`."""
         try:
             found = self.connection.recv(1 << 20)
             *lines, self._unread = (self._unread + found).split(b"\n")
@@ -70,7 +71,7 @@ class _Peer:
         return messages if found and all(isinstance(message, dict) for message in messages) else None
 
 
-class Line:
+class ControlChannel:
     """This process's connection with the first process of the job; the first's, with all others.
 
     `open()` returns when all are there. Then a thread listens. When another process ends the job or is lost, it calls
@@ -95,7 +96,7 @@ class Line:
         self._over = False  # all have said goodbye
         self._last_tick = time.monotonic()
         self._next_beat = 0.0
-        self._thread = threading.Thread(target=self._listen, name="line", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="control channel", daemon=True)
 
     def __str__(self) -> str:
         return f"process {self.number} on {self._name}"

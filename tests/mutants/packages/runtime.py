@@ -3,14 +3,14 @@
 from tests.mutants.mutant import Mutant
 
 CLUSTER = "bert_jax/runtime/cluster.py"
-LINE = "bert_jax/runtime/line.py"
+CHANNEL = "bert_jax/runtime/control_channel.py"
 HOSTS = "bert_jax/runtime/hosts.py"
 COMPILER = "bert_jax/runtime/compiler.py"
 OF_COMPILER = "tests/runtime/test_compiler.py"
 REMEMBER = "bert_jax/runtime/remember.py"
 OF_REMEMBER = "tests/runtime/test_remember.py"
 OF_JOINING = "tests/train/hosts/test_joining.py"
-OF_LINE = "tests/runtime/test_line.py"
+OF_CHANNEL = "tests/runtime/test_control_channel.py"
 OF_AGREEING = "tests/train/hosts/test_agreeing.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -36,32 +36,32 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_JOINING}::test_options_come_before_variables_and_these_before_what_is_found",),
     ),
     Mutant(
-        LINE,
+        CHANNEL,
         "if twin is not None or not 0 < number < self.count:",
         "if not 0 < number < self.count:",
         "two processes with one number join as one",
-        (f"{OF_LINE}::test_processes_that_were_told_different_things_all_end",),
+        (f"{OF_CHANNEL}::test_processes_that_were_told_different_things_all_end",),
     ),
     Mutant(
-        LINE,
+        CHANNEL,
         'self._send_all({"end": code, "line": line})  # the first process tells the others',
         "pass",
         "the end of one process reaches only the first",
-        (f"{OF_LINE}::test_the_end_of_one_is_the_end_of_all_with_its_code_and_line",),
+        (f"{OF_CHANNEL}::test_the_end_of_one_is_the_end_of_all_with_its_code_and_line",),
     ),
     Mutant(
-        LINE,
+        CHANNEL,
         "peer.silent += passed",
         "peer.silent += 0",
         "a process that hangs keeps the others waiting",
-        (f"{OF_LINE}::test_a_silent_process_counts_as_lost_after_the_heartbeat",),
+        (f"{OF_CHANNEL}::test_a_silent_process_counts_as_lost_after_the_heartbeat",),
     ),
     Mutant(
-        LINE,
+        CHANNEL,
         "self._next_beat = now + self._heartbeat / 4",
         "self._next_beat = now + self._heartbeat * 4",
         "a process that is busy counts as lost",
-        (f"{OF_LINE}::test_processes_that_are_busy_for_longer_than_the_heartbeat_stay",),
+        (f"{OF_CHANNEL}::test_processes_that_are_busy_for_longer_than_the_heartbeat_stay",),
     ),
     Mutant(
         HOSTS,
