@@ -161,9 +161,10 @@ class PartFile:
             assert facts is not None
             for name in {**self._facts, **facts}:
                 if facts.get(name) != self._facts.get(name):
+                    same = f" with the same --{name}" if name in ("runtime", "dtype") else ""
                     raise UserError(
-                        f"{part.path(self._output)}: was made with {name}={quoted(facts.get(name))}, and "
-                        f"{self.path} with {quoted(self._facts.get(name))}; remove one of them and make it again"
+                        f"{part.path(self._output)}: was made with {name}={quoted(facts.get(name))}, and {self.path} "
+                        f"with {quoted(self._facts.get(name))}; remove one of them and make it again{same}"
                     )
         whole = self._output.with_name(f".{self._output.name}.{os.getpid()}.tmp")
         try:

@@ -82,7 +82,7 @@ def test_parts_that_different_runtimes_computed_are_not_joined(runtime, verb, fo
     assert main([*argv, "--shard", "2/2", "--runtime", runtime, "--dtype", "float32"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "was made with" in line]
     assert "was made with --runtime xla, and " in line
-    assert line.endswith(f"with '{runtime}'; remove one of them and make it again")
+    assert line.endswith(f"with '{runtime}'; remove one of them and make it again with the same --runtime")
     assert not (tmp_path / VERBS[verb][2]).exists()
 
 

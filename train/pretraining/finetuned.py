@@ -2,14 +2,11 @@
 
 import dataclasses
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.published import GLUE, find_split
-from bert_jax.files import no_folder
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.optimizer import make_optimizer
@@ -22,6 +19,7 @@ from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
+from train.pretraining.probes import files_of_task
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
 from train.run.job import ModelJob
@@ -37,34 +35,19 @@ class FinetuneTask(NamedTuple):
     data: TaskData
 
 
-def find_finetuning(config: PretrainConfig) -> tuple[str, str, str] | None:
-    """The name of the task that `finetune=` names, its training and its dev file; None without it.
-
-    Raises:
-        FileNotFoundError: they are not there.
-    """
-    if config.finetune is None:
-        return None
-    name, _, folder = config.finetune.partition(":")
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
-    train, dev = (str(find_split(Path(folder), split)) for split in ("train", GLUE[name].dev[0]))
-    return name, train, dev
-
-
 def read_finetuning(config: PretrainConfig, data: DataSource) -> FinetuneTask | None:
     """The task that `finetune=` names, read with the tokenizer of the data; None without it.
 
     Raises:
         FileNotFoundError, UserError: it is not there, or is damaged.
     """
-    if (found := find_finetuning(config)) is None or data.tokenizer is None:
+    if config.finetune is None or data.tokenizer is None:
         return None
-    name, train, dev = found
+    name, train, dev = files_of_task(config.finetune)
     settings = FinetuneConfig(
         task=name,
-        train=train,
-        dev=dev,
+        train=str(train),
+        dev=str(dev),
         epochs=config.finetune_epochs,
         optimizer=OptimizerConfig(learning_rate=config.finetune_rate, warmup_steps=0, bias_correction=True),
         max_length=min(MAX_LENGTH, config.model.longest_input),

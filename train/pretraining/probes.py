@@ -33,6 +33,19 @@ class ProbeTask(NamedTuple):
     dev: list[LabelledText]
 
 
+def files_of_task(text: str) -> tuple[str, Path, Path]:
+    """The name of the task that a field TASK:FOLDER of a config names, its training and its (first) dev file.
+
+    Raises:
+        FileNotFoundError: they are not there.
+    """
+    name, _, folder = text.partition(":")
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
+    train, dev = (find_split(Path(folder), split) for split in ("train", GLUE[name].dev[0]))
+    return name, train, dev
+
+
 def read_probe(config: PretrainConfig) -> ProbeTask | None:
     """The task that `probe=` names, with the first `probe_examples` of its training file; None without it.
 
@@ -41,18 +54,15 @@ def read_probe(config: PretrainConfig) -> ProbeTask | None:
     """
     if config.probe is None:
         return None
-    name, _, folder = config.probe.partition(":")
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
-    paths = [find_split(Path(folder), split) for split in ("train", GLUE[name].dev[0])]
-    train = list(islice(read_glue(name, paths[0]), config.probe_examples))
-    dev = list(read_glue(name, paths[1]))
+    name, train_file, dev_file = files_of_task(config.probe)
+    train = list(islice(read_glue(name, train_file), config.probe_examples))
+    dev = list(read_glue(name, dev_file))
     if not dev:
-        raise UserError(f"{paths[1]}: has no examples; expected those of {name}")
+        raise UserError(f"{dev_file}: has no examples; expected those of {name}")
     try:
         find_labels(train)
     except UserError as error:
-        raise UserError(f"{paths[0]}: {error}") from None
+        raise UserError(f"{train_file}: {error}") from None
     return ProbeTask(name, train, dev)
 
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import PairSet
-from train.pretraining.finetuned import FinetuneTask, find_finetuning, read_finetuning
+from train.pretraining.finetuned import FinetuneTask, read_finetuning
 from train.pretraining.minimal_pairs import read_pairs
-from train.pretraining.probes import ProbeTask, read_probe
+from train.pretraining.probes import ProbeTask, files_of_task, read_probe
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
 
@@ -39,5 +39,6 @@ def read_scoring(config: PretrainConfig) -> Scoring:
     for name in ("blimp", "probe", "finetune"):
         if getattr(config, name) is not None and config.data == "random":
             raise UserError(f"{name}: data=random has no tokenizer; train on text, or leave {name}= out")
-    find_finetuning(config)
+    if config.finetune is not None:
+        files_of_task(config.finetune)
     return Scoring(read_pairs(config), read_probe(config))

@@ -280,6 +280,14 @@ def test_an_output_that_is_not_ours_or_in_use_is_refused(options):
     with pytest.raises(UserError, match="another process"):
         made(**options)
     os.close(held)
+
+    def full_pipe(*_, **__):  # a non-blocking stdout whose reader is slow
+        raise BlockingIOError(11, "write could not complete without blocking")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.preparation.directory.look_at", full_pipe)
+        with pytest.raises(BlockingIOError):
+            made(**options)
     made(**options)
 
 
