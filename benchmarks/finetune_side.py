@@ -9,7 +9,7 @@ import transformers
 
 from benchmarks.reference_side import their_optimizer, their_scheduler
 from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.length_batches import Batch as Plan
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.training.optimizer import OptimizerConfig
 
 CLASSES = {
@@ -45,7 +45,7 @@ class Theirs:
         self._scheduler.step()
         return loss.item()
 
-    def outputs(self, examples: Encoded, plans: list[Plan]) -> list[dict[str, np.ndarray]]:
+    def outputs(self, examples: Encoded, plans: list[BatchPlan]) -> list[dict[str, np.ndarray]]:
         """The logits of each batch, by our names."""
         self.model.eval()
         found = []

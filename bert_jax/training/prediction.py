@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.tasks.length_batches import Batch as Plan
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.model.encoder import identity
 from bert_jax.runtime.remember import remember
 from bert_jax.training.objectives import Batch, Objective
@@ -28,13 +28,13 @@ class Examples(Protocol):
     @property
     def lengths(self) -> np.ndarray: ...
 
-    def batch(self, plan: Plan) -> dict[str, np.ndarray]: ...
+    def batch(self, plan: BatchPlan) -> dict[str, np.ndarray]: ...
 
 
 class PlannedBatches:
     """A `BatchSource` of examples; `plan_of(step)` says which examples each batch contains."""
 
-    def __init__(self, examples: Examples, plan_of: Callable[[int], Plan]):
+    def __init__(self, examples: Examples, plan_of: Callable[[int], BatchPlan]):
         self._examples, self._plan_of = examples, plan_of
 
     def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]:
@@ -98,7 +98,7 @@ class Predictor:
         self._mesh, self._objective, self._step = mesh, objective, _compile_predict_step(model, mesh)
 
     def __call__(
-        self, params: Any, examples: Examples, plans: Iterable[Plan]
+        self, params: Any, examples: Examples, plans: Iterable[BatchPlan]
     ) -> tuple[dict[str, np.ndarray], float | None]:
         """Compute the outputs of all examples.
 
@@ -138,7 +138,7 @@ class Collected:
         """The objective's loss over all examples as one batch; None without targets."""
         return self._loss / self._share if self._share else None
 
-    def add(self, plan: Plan, outputs: dict[str, Any]) -> None:
+    def add(self, plan: BatchPlan, outputs: dict[str, Any]) -> None:
         outputs = dict(outputs)
         if sums := outputs.pop("sums", None):
             self._loss += float(sums["loss"]) * float(sums["share"])

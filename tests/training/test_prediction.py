@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import IGNORED, Encoded
-from bert_jax.data.tasks.length_batches import Batch, evaluation_batches
+from bert_jax.data.tasks.length_batches import BatchPlan, evaluation_batches
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.heads import HEADS
 from bert_jax.training.objectives import AnswerSpan, OneLabel
@@ -49,7 +49,7 @@ def params_of(head: str) -> Any:
 
 def all_at_once(head: str, params: Any, found: Encoded) -> tuple[Any, dict[str, np.ndarray]]:
     """The model on one batch of everything, and that batch."""
-    batch = found.batch(Batch(np.arange(COUNT, dtype=np.int32), np.ones(COUNT, bool), LONGEST))
+    batch = found.batch(BatchPlan(np.arange(COUNT, dtype=np.int32), np.ones(COUNT, bool), LONGEST))
     model = HEADS[head](CONFIG)
     return jax.jit(lambda params, batch: apply_to(model, params, batch, deterministic=True))(params, batch), batch
 

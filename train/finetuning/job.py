@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches, padded_lengths
+from bert_jax.data.tasks.length_batches import BatchPlan, LengthBatches, evaluation_batches, padded_lengths
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text
 from bert_jax.formats.load import load_arrays
@@ -225,7 +225,7 @@ def order_of(config: FinetuneConfig, lengths: np.ndarray) -> LengthBatches:
     return LengthBatches(lengths, config.batch, padded=padded, seed=config.seed)
 
 
-def evaluation_order(config: FinetuneConfig, task: TaskData, split: Split) -> list[Batch]:
+def evaluation_order(config: FinetuneConfig, task: TaskData, split: Split) -> list[BatchPlan]:
     """The batches in which a file is evaluated or predicted; those of all files are padded to the same lengths."""
     lengths = np.concatenate([file.encoded.lengths for file in (*task.evaluations, *task.tests)])
     evaluations = -(-config.total_steps // config.eval_every)

@@ -1,4 +1,4 @@
-"""The phases of a run: what it does now, since when, and how long each phase took in all."""
+"""The phases of a process: what it does now, since when, and how long each phase took in all."""
 
 import os
 import time

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.length_batches import Batch
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class Encoded:
     def _begins(self) -> np.ndarray:
         return np.cumsum(self.row_lengths) - self.row_lengths
 
-    def batch(self, plan: Batch) -> dict[str, np.ndarray]:
+    def batch(self, plan: BatchPlan) -> dict[str, np.ndarray]:
         """The arrays that a step takes.
 
         Returns:

@@ -14,7 +14,7 @@ _PROGRAM = 2048  # positions that it must save: what 6 layers of 384 compute on 
 _POOL = 50  # batches whose examples are sorted by length together: enough to save padding, few enough to stay random
 
 
-class Batch(NamedTuple):
+class BatchPlan(NamedTuple):
     """int32 [B] numbers of examples (padded with repetitions), bool [B] which of them count, padded length."""
 
     examples: np.ndarray
@@ -95,7 +95,7 @@ class LengthBatches:
         self.steps_per_epoch = -(-len(self._lengths) // batch_size)
         self._order = lru_cache(2)(self._order_of)  # this epoch's and the next one's, which is fetched ahead
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> BatchPlan:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, number = divmod(step, self.steps_per_epoch)
         return _batch(self._order(epoch)[number], self._batch_size, self._lengths, self._padded)
@@ -111,7 +111,7 @@ class LengthBatches:
         return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def evaluation_batches(lengths: np.ndarray, batch_size: int, *, padded: tuple[int, ...]) -> list[Batch]:
+def evaluation_batches(lengths: np.ndarray, batch_size: int, *, padded: tuple[int, ...]) -> list[BatchPlan]:
     """Every example exactly once, short ones first; the last batch is padded with rows that do not count."""
     lengths = _checked(lengths, padded[-1])
     order = np.argsort(lengths, kind="stable")
@@ -119,10 +119,10 @@ def evaluation_batches(lengths: np.ndarray, batch_size: int, *, padded: tuple[in
     return [_batch(examples, batch_size, lengths, np.array(padded)) for examples in cuts]
 
 
-def _batch(examples: np.ndarray, batch_size: int, lengths: np.ndarray, padded: np.ndarray) -> Batch:
+def _batch(examples: np.ndarray, batch_size: int, lengths: np.ndarray, padded: np.ndarray) -> BatchPlan:
     length = int(padded[np.searchsorted(padded, lengths[examples].max())])
     filled = np.resize(examples, batch_size).astype(np.int32)
-    return Batch(filled, np.arange(batch_size) < len(examples), length)
+    return BatchPlan(filled, np.arange(batch_size) < len(examples), length)
 
 
 def _checked(lengths: np.ndarray, longest: int) -> np.ndarray:

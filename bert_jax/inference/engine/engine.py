@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.data.packed_rows import Packed, packed_rows
 from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.length_batches import Batch
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.batching import (
     batch_sizes,
@@ -192,7 +192,7 @@ class Engine:
             return
         for plan in plan_batches(lengths.tolist(), self.lengths, partial(self._sizes, int(lengths.sum()))):
             counts = np.arange(plan.batch_size) < len(plan.rows)
-            batch = examples.batch(Batch(np.resize(plan.rows, plan.batch_size), counts, plan.length))
+            batch = examples.batch(BatchPlan(np.resize(plan.rows, plan.batch_size), counts, plan.length))
             del batch["weights"]
             own = [slice(0, int(lengths[number])) if self._per_token else slice(None) for number in plan.rows]
             members = [_Member(number, row, own[row]) for row, number in enumerate(plan.rows)]

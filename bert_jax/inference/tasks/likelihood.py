@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.length_batches import Batch
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.graph import Graph
@@ -51,7 +51,7 @@ class HiddenRows(Encoded):
     ends: np.ndarray
     mask_id: int
 
-    def batch(self, plan: Batch) -> dict[str, np.ndarray]:
+    def batch(self, plan: BatchPlan) -> dict[str, np.ndarray]:
         numbers = plan.examples
         column_L = np.arange(plan.length)
         real_BL = column_L < self.row_lengths[numbers, None]

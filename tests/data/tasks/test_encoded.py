@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tasks.encoded import Encoded, encode_choices, encode_texts
-from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches
+from bert_jax.data.tasks.length_batches import BatchPlan, LengthBatches, evaluation_batches
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
@@ -29,11 +29,11 @@ def tokenizer(request, tmp_path_factory) -> Tokenizer:
     return Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##l"], cased=False)
 
 
-def plans(examples: Encoded) -> list[Batch]:
+def plans(examples: Encoded) -> list[BatchPlan]:
     """Batches of training and of evaluation, and one with repeated examples in any order, not all of which count."""
     order = LengthBatches(examples.lengths, 4, padded=(8, LONGEST))
     count = len(examples)
-    anyhow = Batch(RNG.integers(0, count, 9).astype(np.int32), RNG.random(9) < 0.5, LONGEST + 5)
+    anyhow = BatchPlan(RNG.integers(0, count, 9).astype(np.int32), RNG.random(9) < 0.5, LONGEST + 5)
     return [
         *(order.batch(step) for step in range(order.steps_per_epoch)),
         *evaluation_batches(examples.lengths, 3, padded=(5, 9, LONGEST)),
@@ -142,7 +142,7 @@ def test_published_vocabularies_make_the_same_rows(data_dir: Path, tmp_path: Pat
     tokenizer = Tokenizer.load(tmp_path, cased=False)
     sentences = [example.text for example in read_glue("sst2", find_split(data_dir / "finetune/glue/SST-2", "dev"))]
     examples = encode_texts(tokenizer, sentences, None, max_length=32, targets={})
-    whole = Batch(np.arange(len(sentences), dtype=np.int32), np.ones(len(sentences), bool), 32)
+    whole = BatchPlan(np.arange(len(sentences), dtype=np.int32), np.ones(len(sentences), bool), 32)
     found = examples.batch(whole)
     for name, rows in tokenizer.with_max_length(32)(sentences, padding="max_length").items():
         np.testing.assert_array_equal(found[name], rows)

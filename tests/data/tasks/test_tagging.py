@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tasks.encoded import IGNORED
-from bert_jax.data.tasks.length_batches import Batch
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -29,7 +29,9 @@ def sentence(text: str, tags: str | None = None, document: int = 0, line: int = 
 def rows_of(tagged, name: str) -> list[np.ndarray]:
     """The rows that a step gets, one at a time, without padding."""
     lengths = tagged.encoded.row_lengths
-    padded = [tagged.encoded.batch(Batch(np.array([n]), np.ones(1, bool), max(lengths))) for n in range(len(lengths))]
+    padded = [
+        tagged.encoded.batch(BatchPlan(np.array([n]), np.ones(1, bool), max(lengths))) for n in range(len(lengths))
+    ]
     return [batch[name][0, : batch["attention_mask"].sum()] for batch in padded]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.__main__ import run as run_verb
 from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.length_batches import Batch
+from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load
 from bert_jax.inference.tasks.likelihood import Hidden, Likelihood, ends_of_words, hidden_rows
@@ -89,7 +89,7 @@ def test_a_row_hides_one_token_and_is_made_when_its_batch_is():
     )
     assert len(rows) == len(written) == 9
     np.testing.assert_array_equal(rows.lengths, lengths)
-    plan = Batch(np.array([8, 0, 4, 3, 0]), np.array([True] * 4 + [False]), 9)
+    plan = BatchPlan(np.array([8, 0, 4, 3, 0]), np.array([True] * 4 + [False]), 9)
     ours, theirs = rows.batch(plan), written.batch(plan)
     assert ours.keys() == theirs.keys()
     for name in ours:
