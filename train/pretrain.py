@@ -185,6 +185,8 @@ def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSourc
             "same sum), so the model would be scored on what it learns; name other data, or leave eval_data out to "
             "evaluate on the part of data= that was held out"
         )
+    if held_out.fingerprint != data.fingerprint and config.data == "random":
+        raise UserError(f"eval_data: data=random has no vocabulary, which {config.eval_data} would need; leave it out")
     if held_out.fingerprint != data.fingerprint:
         raise UserError(
             f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data or config.text}; "

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,8 +61,11 @@ def f1(labels: ArrayLike, predictions: ArrayLike, average: Average = "binary", p
         positive: the class that "binary" scores.
 
     Raises:
-        UserError: there are no examples, the shapes differ, or "binary" is used with several labels.
+        UserError: there are no examples, the shapes differ, "binary" is used with several labels, or `average` is
+            none of the three.
     """
+    if average not in get_args(Average):
+        raise UserError(f"average={average!r}: expected one of {', '.join(get_args(Average))}")
     gold, found = _pair(labels, predictions)
     if average == "binary":
         if gold.ndim == 2:
@@ -118,6 +121,8 @@ def pearson(targets: ArrayLike, predictions: ArrayLike) -> float:
 def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
     """Spearman's correlation: `pearson` of the `ranks`, with its NaN and its errors."""
     x, y = _numbers(targets, predictions)
+    if np.isnan(x).any() or np.isnan(y).any():  # which has no rank
+        return math.nan
     return pearson(ranks(x), ranks(y))
 
 

@@ -383,7 +383,8 @@ class CrossAttention(nn.Module):
 
 def write(store: Array, new: Array, at: Array) -> Array:
     """`store` [B, C, ...] with `new` [B, L, ...], cast to its type, written at position `at` and those after it."""
-    start = (0, at, *(0 for _ in store.shape[2:]))
+    zero = jnp.zeros_like(at)  # of the same type, which is int64 under `jax_enable_x64`
+    start = (zero, at, *(zero for _ in store.shape[2:]))
     return lax.dynamic_update_slice(store, new.astype(store.dtype), start)
 
 
@@ -395,7 +396,8 @@ def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
 
 def _project_and_add(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_key: DropoutKey | None) -> Array:
     """Output projection of the context, dropout, residual, LayerNorm, all with the calling module's parameters."""
-    y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], -1))
+    heads, size = context_BLHK.shape[-2:]
+    y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], heads * size))
     if config.family != "distilbert":
         y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_key, OUTPUT_SITE)
     return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)

@@ -244,12 +244,13 @@ class Pooler(Dense):
 
 
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
-    """The vectors [B, P, D] at integer positions [B, P] of each row."""
+    """The vectors [B, P, D] at integer positions [B, P] of each row; a position outside the row gives NaN."""
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
         shapes = f"positions have shape {positions_BP.shape}, hidden states {x_BLD.shape}"
         raise UserError(f"{shapes}; expected [B, P] with the same B")
     with jax.named_scope("gather_positions"):
-        return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
+        inside = jnp.where(positions_BP < 0, x_BLD.shape[1], positions_BP)  # a negative one would count from the end
+        return jnp.take_along_axis(x_BLD, inside[..., None], axis=1)
 
 
 class Bert(nn.Module):
@@ -366,6 +367,8 @@ def _all_of(values: Iterable[Any]) -> tuple[Any, ...] | None:
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """Stack `{"layer_0": tree, "layer_1": tree, …}` to one tree whose arrays have a leading axis N, to scan or vmap."""
     count = sum(name.startswith("layer_") for name in encoder_params)
+    if not count:
+        raise UserError(f"expected the subtree of the layers, layer_0 and so on; found {', '.join(encoder_params)}")
     layers = [encoder_params[f"layer_{i}"] for i in range(count)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 

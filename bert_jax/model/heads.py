@@ -112,7 +112,7 @@ class MaskedLMHead(nn.Module):
         x_BLE = Dense(config, config.embedding_width, name="transform")(x_BLD)
         x_BLE = Activation("gelu" if config.family == "roberta" else config.hidden_act, name="activation")(x_BLE)
         x_BLE = LayerNorm(config, name="LayerNorm")(x_BLE)
-        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,), jnp.float32)
         table_VE = word_embeddings_VE
         if not config.tie_word_embeddings:
             table_VE = self.param("decoder", weight_init(config), (config.vocab_size, config.embedding_width))

@@ -104,7 +104,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         kernel = self.param("kernel", weight_init(self.config), (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         axes = "BLN"[: x.ndim - 1]
         out_dtype = stream_dtype(self.config) if self.out_dtype is None else self.out_dtype
         y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, out_dtype)
@@ -113,7 +113,7 @@ class Dense(nn.Module):
 
 def weight_init(config: BertConfig) -> Callable[..., Array]:
     """Google's initialiser: normal with deviation `initializer_range`, truncated at two deviations and not rescaled."""
-    return nn.initializers.truncated_normal(config.initializer_range)
+    return nn.initializers.truncated_normal(config.initializer_range, jnp.float32)
 
 
 def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
@@ -143,8 +143,8 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), jnp.float32)
         return layer_norm(x, scale, bias, self.config.layer_norm_eps)
 
 
@@ -354,13 +354,17 @@ class Activation(nn.Module):
     def __call__(self, x: Array) -> Array:
         with jax.named_scope(self.act):
             if self.act == "prelu":
-                weight = self.param("weight", nn.initializers.constant(0.25), (1,))
+                weight = self.param("weight", _constant(0.25), (1,))
                 return prelu(x.astype(jnp.float32), weight).astype(x.dtype)
             if self.act == "xielu":
-                alpha_p = self.param("alpha_p", nn.initializers.constant(_inverse_softplus(0.8)), (1,))
-                alpha_n = self.param("alpha_n", nn.initializers.constant(_inverse_softplus(0.8 - XIELU_BETA)), (1,))
+                alpha_p = self.param("alpha_p", _constant(_inverse_softplus(0.8)), (1,))
+                alpha_n = self.param("alpha_n", _constant(_inverse_softplus(0.8 - XIELU_BETA)), (1,))
                 return xielu(x.astype(jnp.float32), alpha_p, alpha_n).astype(x.dtype)
             return activate(x, self.act)
+
+
+def _constant(value: float) -> Callable[..., Array]:
+    return nn.initializers.constant(value, jnp.float32)
 
 
 def prelu(x: Array, weight: Array) -> Array:

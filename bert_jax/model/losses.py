@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from bert_jax.config import PROBLEM_TYPES
 from bert_jax.errors import UserError
 from bert_jax.model.heads import PreTrainingOutput, Undecoded
 
@@ -266,12 +267,14 @@ def sequence_classification_loss(logits: Array, labels: Array, problem_type: str
         float32 scalar.
 
     Raises:
-        UserError: the shape or type of the labels does not match the problem type.
+        UserError: an unknown problem type, or labels whose shape or type does not match it.
     """
     count = logits.shape[-1]
     whole = jnp.issubdtype(labels.dtype, jnp.integer)
     if problem_type is None:
         problem_type = "regression" if count == 1 else f"{'single' if whole else 'multi'}_label_classification"
+    if problem_type not in PROBLEM_TYPES:
+        raise UserError(f"problem_type={problem_type!r}: expected one of {', '.join(PROBLEM_TYPES)}")
     if problem_type == "single_label_classification":
         if not whole:
             raise UserError(f"labels are {labels.dtype}; {problem_type} expects integers")

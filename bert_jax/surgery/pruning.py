@@ -1,6 +1,7 @@
 """Smaller models: drop layers, remove attention heads, or start a DistilBERT from some layers of a BERT."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ def prune_heads(
         UserError: a layer or head that does not exist, a layer that would lose its last head, or a tree that does not
             match the config.
     """
+    heads = {index(layer): [index(number) for number in numbers] for layer, numbers in heads.items()}
     gone = {layer: set(numbers) for layer, numbers in config.pruned_heads}
     for layer, numbers in heads.items():
         gone[layer] = gone.get(layer, set()) | set(_checked(config, layer, numbers))
@@ -98,9 +100,9 @@ def keep_layers(
         UserError: `layers` is empty, not ascending, or contains a layer that does not exist; the model is an ALBERT
             with several groups of layers.
     """
-    count = config.num_hidden_layers
-    if not layers or any(layer not in range(count) for layer in layers) or sorted(set(layers)) != list(layers):
-        raise UserError(f"layers={list(layers)}: expected ascending numbers from 0 to {count - 1}")
+    count, layers = config.num_hidden_layers, [index(layer) for layer in layers]
+    if not layers or any(layer not in range(count) for layer in layers) or sorted(set(layers)) != layers:
+        raise UserError(f"layers={layers}: expected ascending numbers from 0 to {count - 1}")
     if config.family == "albert":
         if config.num_parameter_layers > 1:
             raise UserError("cannot drop layers of an ALBERT with several groups: depth decides which group applies")

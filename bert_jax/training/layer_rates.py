@@ -11,6 +11,8 @@ from bert_jax.errors import UserError
 from bert_jax.runtime.remember import remember
 from bert_jax.training.sharding import path_string
 
+_OF_AN_ENCODER = ("embeddings", "encoder", "pooler")  # the top of the tree of a bare `Bert`
+
 
 @remember
 def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
@@ -41,7 +43,7 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     def rate(path: str) -> float:
         depth = _depth(path, count)
         if freeze == "all":
-            return 0.0 if path.startswith("bert/") else 1.0
+            return 0.0 if path.split("/")[0] in ("bert", *_OF_AN_ENCODER) else 1.0
         if depth <= frozen:
             return 0.0
         return decay ** (count + 1 - depth)
@@ -74,7 +76,7 @@ def _frozen_layers(freeze: str | None, count: int) -> int:
         return -1
     if freeze in ("embeddings", "all"):
         return 0 if freeze == "embeddings" else count
-    if not freeze.isdecimal() or int(freeze) > count:
+    if not isinstance(freeze, str) or not freeze.isdecimal() or int(freeze) > count:
         raise UserError(f"freeze: found {freeze!r}; expected embeddings, all, or a number of layers up to {count}")
     return int(freeze)
 
@@ -82,7 +84,7 @@ def _frozen_layers(freeze: str | None, count: int) -> int:
 def _depth(path: str, count: int) -> int:
     """0 for the embeddings, k for the k-th layer, and count + 1 for everything above the layers."""
     parts = path.split("/")
-    if parts[:2] == ["bert", "embeddings"] or "projection" in parts:
+    if "embeddings" in parts[:2] or "projection" in parts:
         return 0
     layer = next((part for part in parts if part.startswith("layer_")), None)
     return count + 1 if layer is None else int(layer.removeprefix("layer_")) + 1

@@ -53,7 +53,7 @@ def schedule_numbers(config: OptimizerConfig) -> np.ndarray:
 
 def _schedule_of_run(config: OptimizerConfig, peak: Any, warm_up: Any, total_steps: Any) -> Schedule:
     if config.schedule == "constant":
-        return warmup_then_constant(peak, warm_up)
+        return warmup_then_constant(peak, warm_up, first_count=config.first_count)
     if config.schedule == "stable":
         return warmup_stable_decay(
             peak,
@@ -139,11 +139,14 @@ def by_tokens(schedule: Schedule, batches: Sequence[tuple[int, int]], *, first_c
     return counted
 
 
-def warmup_then_constant(peak: float | jax.Array, warmup_steps: int | jax.Array) -> Schedule:
-    """`peak * step / warmup_steps` during warm-up, then `peak`. Returns `step -> float32 scalar`; all may be traced."""
+def warmup_then_constant(peak: float | jax.Array, warmup_steps: int | jax.Array, *, first_count: int = 0) -> Schedule:
+    """`peak * t / warmup_steps` during warm-up, then `peak`, where t = step + first_count and step begins at 0.
+
+    Returns `step -> float32 scalar` (or of step's shape); step, peak and warmup_steps may be traced.
+    """
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32)
+        t = jnp.asarray(step, jnp.float32) + first_count
         return peak * jnp.where(t < warmup_steps, t / _at_least_1(warmup_steps), 1.0)
 
     return schedule

@@ -89,5 +89,7 @@ def test_what_cannot_be_scored_is_one_line():
         f1([0, 1, 1], [0, 1])
     with pytest.raises(UserError, match="several"):
         f1(np.eye(3), np.eye(3))
+    with pytest.raises(UserError, match="average='weighted': expected one of binary, micro, macro"):
+        f1([0, 1], [0, 1], average="weighted")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"7 is not one of the classes \[0, 1\]"):
         confusion_matrix([0, 7], [0, 1], [0, 1])

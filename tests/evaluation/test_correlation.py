@@ -51,9 +51,10 @@ def test_ranks_of_equal_numbers_are_their_mean():
 
 
 @pytest.mark.parametrize("of", [pearson, spearman])
-def test_a_constant_side_has_no_correlation(of):
+def test_a_constant_side_or_a_nan_has_no_correlation(of):
     assert math.isnan(of([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]))
     assert math.isnan(of([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]))
     assert math.isnan(of([1.0], [2.0]))
+    assert math.isnan(of([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, math.nan]))  # as scipy.stats'
     with pytest.raises(UserError, match="expected equal shapes"):
         of([1.0, 2.0], [1.0])

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.attention import padding_mask
-from bert_jax.model.encoder import Bert, EncoderLayer, stack_layers, unstack_layers
+from bert_jax.model.encoder import Bert, EncoderLayer, gather_positions, stack_layers, unstack_layers
 from tests import tiny
 
 CONFIG = tiny.CONFIG
@@ -138,6 +138,27 @@ def test_positions_may_be_given(params):
 
 
 @pytest.mark.slow
+def test_a_batch_of_no_rows_has_no_outputs(params):
+    assert MODEL.apply({"params": params}, IDS[:0]).last_hidden_state.shape == (0, 8, CONFIG.hidden_size)
+
+
+def test_parameters_and_outputs_are_float32_where_jax_has_64_bits(shallow_params):
+    model = Bert(SHALLOW)
+    expected = model.apply({"params": shallow_params}, IDS).last_hidden_state
+    with jax.enable_x64():
+        drawn = jax.eval_shape(model.init, jax.random.key(0), IDS)["params"]
+        assert {leaf.dtype for leaf in jax.tree.leaves(drawn)} == {jnp.dtype(jnp.float32)}
+        found = model.apply({"params": shallow_params}, IDS).last_hidden_state
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_position_outside_the_row_is_loud():
+    x_BLD = jnp.ones((1, 4, 2))
+    found = gather_positions(x_BLD, jnp.array([[0, -1, 3, 4]]))
+    assert np.isnan(found).all(axis=-1).tolist() == [[False, True, False, True]]
+
+
 def test_hidden_states_and_attentions_come_on_request(params):
     output = run(MODEL, params, input_ids=IDS, attention_mask=MASK, output_hidden_states=True, output_attentions=True)
     assert len(output.hidden_states) == CONFIG.num_hidden_layers + 1
@@ -230,6 +251,8 @@ def test_every_layer_drops_something_else(params):
 
 @pytest.mark.slow
 def test_a_layer_may_be_scanned_over_stacked_parameters(params):
+    with pytest.raises(UserError, match="expected the subtree of the layers, layer_0 and so on; found embeddings"):
+        stack_layers(params)
     stacked = stack_layers(params["encoder"])
     layer = EncoderLayer(CONFIG)
     output = run(MODEL, params, input_ids=IDS, attention_mask=MASK, output_hidden_states=True)

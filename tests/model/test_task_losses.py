@@ -53,6 +53,7 @@ def test_one_label_is_a_regression_of_either_shape(shape):
         (np.zeros((5,), np.float32), None, r"\(5,\).*\(5, 4\)"),
         (np.zeros((5,), np.float32), "single_label_classification", "float32"),
         (np.zeros((5, 3), np.float32), "multi_label_classification", r"\(5, 3\).*\(5, 4\)"),
+        (np.zeros((5, 4), np.float32), "regresion", "problem_type='regresion': expected one of regression, single_l"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(labels, problem_type, said):

@@ -56,6 +56,12 @@ def test_a_distilbert_with_all_layers_predicts_what_its_teacher_does():
     np.testing.assert_allclose(logits, teacher, atol=1e-5)
 
 
+def test_numbers_of_layers_may_come_from_an_array():
+    tree = {"encoder": {f"layer_{number}": {} for number in range(3)}}
+    for layers in ([0], [0, 2]):
+        assert keep_layers(WHOLE, tree, np.array(layers)) == keep_layers(WHOLE, tree, layers)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("config", "layers", "line"),
     [

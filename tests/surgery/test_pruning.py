@@ -1,5 +1,6 @@
 """Pruning heads: which blocks of the tree go, what the config remembers, and that the model computes the same."""
 
+import json
 from functools import partial
 
 import jax
@@ -83,6 +84,13 @@ def test_a_head_s_tree_is_taken_like_the_encoder_s_own():
 def test_a_mistake_is_named(heads, said):
     with pytest.raises(UserError, match=said):
         prune_heads(CONFIG, blocks(CONFIG), heads)
+
+
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_numbers_of_heads_may_come_from_an_array(array):
+    by_hand, _ = prune_heads(CONFIG, blocks(CONFIG), {0: [1]})
+    config, _ = prune_heads(CONFIG, blocks(CONFIG), {np.int64(0): array([1])})
+    assert config == by_hand and json.loads(json.dumps(config.pruned_heads)) == [[0, [1]]]
 
 
 def test_a_tree_that_is_not_the_config_s_is_named():

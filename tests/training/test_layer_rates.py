@@ -56,6 +56,14 @@ def test_what_is_frozen_is_the_bottom(family: str, freeze: str | None, frozen: i
         assert rate(path) == float(depth_of(path) > frozen), path
 
 
+def test_the_tree_of_a_bare_encoder_has_the_rates_of_one_under_a_head():
+    config = BertConfig(**SIZES)
+    for fields in ({"freeze": "all"}, {"freeze": "embeddings"}, {"freeze": "1"}, {"decay": 0.5}):
+        rate = layer_rates(config, **fields)
+        for path in parameters_of(config, "encoder"):
+            assert rate(path.removeprefix("bert/")) == rate(f"bert/{path.removeprefix('bert/')}"), path
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_encoder_as_features_learns_in_its_head_alone(family: str):
     config = BertConfig(model_type=family, **SIZES)
@@ -86,6 +94,7 @@ def test_layers_that_share_their_parameters_learn_at_one_rate():
     ("fields", "says"),
     [
         ({"freeze": "4"}, "freeze: found '4'; expected embeddings, all, or a number of layers up to 3"),
+        ({"freeze": 1}, "freeze: found 1; expected embeddings, all, or a number"),
         ({"freeze": "-1"}, "freeze: found '-1'"),
         ({"freeze": "encoder"}, "freeze: found 'encoder'"),
         ({"decay": 0.0}, "layer_decay: found 0.0; expected more than 0 and at most 1"),

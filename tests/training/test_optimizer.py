@@ -90,6 +90,15 @@ def test_constant_schedule_warms_up_and_stays():
     np.testing.assert_allclose(found, [0, 0.125, 0.5, 0.5, 0.5])
 
 
+@pytest.mark.parametrize("first_count", [0, 1])
+def test_a_constant_rate_counts_its_warm_up_from_where_it_is_told(first_count):
+    config = OptimizerConfig(
+        schedule="constant", learning_rate=2.0, warmup_steps=4, total_steps=9, first_count=first_count
+    )
+    expected = [2.0 * min((step + first_count) / 4, 1) for step in range(9)]
+    np.testing.assert_allclose(make_schedule(config)(np.arange(9)), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("shape", "first_count", "end"), [("1-sqrt", 0, 0.0), ("linear", 1, 0.1)])
 def test_a_stable_rate_decays_at_the_end_by_its_closed_form(shape, first_count, end):
     fields = {"warmup_share": 0.05, "total_steps": 40, "decay_share": 0.25, "first_count": first_count}
@@ -529,7 +538,7 @@ SIZES = np.repeat([50, 100, 200], [8, 4, 2])
 
 
 @pytest.mark.parametrize("first_count", [0, 1])
-@pytest.mark.parametrize("shape", ["linear", "stable"])
+@pytest.mark.parametrize("shape", ["linear", "stable", "constant"])
 def test_a_schedule_by_tokens_has_its_warm_up_and_decay_at_the_same_tokens(shape: str, first_count: int):
     """The rate at a token is that of a run of equal batches there; NumPy's interpolation in float64."""
     fields = {"total_steps": 14, "learning_rate": 1.0, "schedule": shape, "first_count": first_count}

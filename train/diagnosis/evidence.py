@@ -107,6 +107,7 @@ class Evidence:
         self.train = [row for row in rows if row["kind"] == "train"]
         self.evaluations = [row for row in rows if row["kind"] == "eval"]
         self.is_pretraining = "phases" in self.config
+        self._ends = next((row["ends"] for row in reversed(rows) if row["kind"] == "decay"), None)
 
     @property
     def step(self) -> int:
@@ -123,6 +124,12 @@ class Evidence:
     def warm_up(self) -> int:
         """The step at which the learning rate reaches its peak."""
         return self.config["optimizer"]["warmup_steps"]
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of all phases, or of those that `stop_after=` leaves time for; until that is known, of all."""
+        steps = sum(steps for _, _, steps, *_ in self.config["phases"])
+        return steps if self._ends is None else min(steps, self._ends)
 
     @property
     def phase_start(self) -> int:

@@ -86,23 +86,30 @@ def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:
 
 def _too_short(run: Evidence) -> Finding | None:
     """On the unigram line a small model stays for a while; at the end of a run it is too late to leave it."""
-    last, steps = run.evaluations[-1] if run.evaluations else {}, sum(steps for _, _, steps, *_ in run.config["phases"])
+    last, steps = run.evaluations[-1] if run.evaluations else {}, run.total_steps
     loss, unigram = last.get("mlm_loss"), last.get("unigram_loss")
     if loss is None or unigram is None or last["step"] < steps or loss < unigram - BELOW_UNIGRAM:
         return None
     start = "start.range=width start.positions=fourier start.heads='((0, -1, 1),)', which shortens that time"
+    longer = "give it a longer stop_after" if run.config.get("stop_after") else "give it more steps in phases"
     is_wired = bool(run.config.get("start", {}).get("heads")) or run.config.get("init") is not None
     return Finding(
         "too short",
         f"the run has ended at a held-out loss of {loss:.2f}; guessing frequent tokens has {unigram:.2f}",
         "A small model stays on that line for a while before it uses the context, and this run ended before.",
-        "In the command of a new run: give it more steps in phases" + ("" if is_wired else f", or say {start}"),
+        f"In the command of a new run: {longer}" + ("" if is_wired else f", or say {start}"),
     )
 
 
 def _longer_warm_up(run: Evidence) -> str:
-    """A tenth of the run if its warm-up is shorter, in words that a recipe with steps takes and one with a share."""
-    steps = sum(steps for _, _, steps, *_ in run.config["phases"])
+    """A tenth of the run if its warm-up is shorter, in words that a recipe with steps takes and one with a share.
+
+    A run with `stop_after=`, whose length is not known before, takes steps alone: twice as many, or a tenth of those so
+    far.
+    """
+    steps = run.total_steps
+    if run.config.get("stop_after"):
+        return f"optimizer.warmup_steps={max(2 * run.warm_up, run.step // 10)}"
     return f"optimizer.warmup_steps=none optimizer.warmup_share={max(run.warm_up / steps, 0.1):.2g}"
 
 

@@ -21,8 +21,7 @@ def open_data(config: PretrainConfig) -> DataSource:
         UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together.
     """
     if config.data == "random":
-        options = config.text_options
-        return RandomData(config.model.vocab_size, options.objective, twice=options.twice > 0)
+        return RandomData.standing_for(config)
     if config.data is None:
         raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
     directories = directories_in(config.data)

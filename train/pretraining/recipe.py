@@ -203,10 +203,11 @@ class PretrainConfig(ShownConfig):
     def __post_init__(self):
         total = steps_of(self.phases)
         phases = tuple(checked(Phase(*phase), self.masking) for phase in self.phases)
+        if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase[:3]):
+            each = "each needs (length, batch, steps), whole numbers of at least 1"
+            raise UserError(f"phases: found {self.phases}; {each}")
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "optimizer", dataclasses.replace(self.optimizer, total_steps=total))
-        if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase[:3]):
-            raise UserError(f"phases: found {self.phases}; each needs (length, batch, steps), all at least 1")
         longest = max(phase.length for phase in phases)
         if self.init is None and longest > self.model.longest_input:  # with init= the model is the source's
             raise UserError(

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.by_length import counts_by_length
@@ -186,6 +187,14 @@ class RandomData:
         self.vocab_size = vocab_size
         self.objective = objective
         self.has_second = twice or objective != "none"
+
+    @classmethod
+    def standing_for(cls, config: PretrainConfig) -> "RandomData":
+        """Random tokens in place of the text that `text_options` prepares: as many pieces, the same kinds of rows."""
+        options, size = config.text_options, config.model.vocab_size
+        if size == BertConfig.vocab_size and options.vocab is None and config.init is None:
+            size = options.vocab_size
+        return cls(size, options.objective, twice=options.twice > 0)
 
     def examples(self, length: int) -> int:
         return 0

@@ -164,9 +164,7 @@ def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusF
 def _check_source(config: PretrainConfig, given: frozenset[str], source: Source | None) -> None:
     """Raises UserError if the source of `init=` cannot be trained on the data that `text_options` makes."""
     if source is not None:
-        options = config.text_options
-        data = RandomData(config.model.vocab_size, options.objective, twice=options.twice > 0)
-        adopted_model(config, data, given, source.config)
+        adopted_model(config, RandomData.standing_for(config), given, source.config)
 
 
 def _options(config: PretrainConfig, output: Path) -> PrepareOptions:

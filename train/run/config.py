@@ -9,7 +9,7 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,16 @@ def override(config: Any, words: dict[str, str]) -> Any:
     Raises:
         UserError: an unknown field (naming the nearest ones), or a value of another type.
     """
-    for path in words:
-        if path not in _all_paths(config):
-            raise UserError(_unknown(config, path))
+    check_names(config, words)
     return _replace(config, {tuple(path.split(".")): text for path, text in words.items()}, "")
+
+
+def check_names(config: Any, paths: Iterable[str]) -> None:
+    """Raises UserError, naming the nearest ones, if one of the dotted paths is no field of the config."""
+    known = _all_paths(config)
+    for path in paths:
+        if path not in known:
+            raise UserError(_unknown(config, path))
 
 
 def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any:
@@ -211,7 +217,7 @@ def _named_line(file: Path) -> Generator[None]:
         line = f", line {error.lineno}" if error.lineno else ""
         raise UserError(f"{file}{line}: is not Python: {quoted(error.msg)}") from None
     except (Exception, SystemExit) as error:
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(file)]
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == os.path.abspath(file)]
         line = f", line {lines[-1]}" if lines else ""
         raise UserError(f"{file}{line}: raised {quoted(error)}; expected a config") from None
 

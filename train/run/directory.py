@@ -269,11 +269,13 @@ class RunDirectory:
                     f"{self.config}: the checkpoints of this run hold another model ({_changes(old, new, shapes)}); "
                     "choose another run="
                 )
-            refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
+            allowed = {*allow_change, *(("optimizer.total_steps",) if "phases" in allow_change else ())}  # their sum
+            refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allowed)]
             if refused:
+                names = ",".join((*allow_change, *refused))
                 raise UserError(
                     f"{self.config}: this run was started with another config ({_changes(old, new, refused)}); "
-                    f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
+                    f"say allow_change={names} to continue with the new one, or choose another run="
                 )
         new |= {"checksum": checksum_of(new)}
         if new != old_file:  # a full disk does not stop a resume

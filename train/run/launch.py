@@ -28,7 +28,7 @@ from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
 from bert_jax.tree import first_not_finite, flatten
-from train.run.config import load_recipe, override, to_json
+from train.run.config import check_names, load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
 from train.run.fields import fields_of, print_fields
 from train.run.goodput import Goodput
@@ -99,6 +99,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         else:
             fields[key] = value
     config = override(config, fields)
+    check_names(config, allow_change)
     if "--fields" in options:
         print_fields(config, as_json="--json" in options)
         raise SystemExit(EXIT_DONE)

@@ -70,6 +70,8 @@ def check_texts(texts: Sequence[Any]) -> None:
 def width(lengths_B: np.ndarray, padding: str, limit: int | None, multiple: int | None = None) -> int:
     """The width L of rows with these lengths under a padding rule, a multiple of `multiple`."""
     longest = int(lengths_B.max(initial=0))
+    if multiple is not None and multiple < 1:
+        raise UserError(f"pad_to_multiple_of={multiple}: expected at least 1")
     if multiple is not None and padding == "longest":
         return -(-longest // multiple) * multiple
     if padding == "max_length":
@@ -262,6 +264,8 @@ class Tokenizer(TokenIds):
         Raises:
             UserError: a word that the tokenizer splits into several words; too few unused places.
         """
+        if isinstance(words, str):
+            raise UserError(f"expected a list of words, found the string {words!r:.40}")
         parts, new = add_words(self._parts, words, into_unused=into_unused)
         return Tokenizer(parts), new
 
@@ -370,6 +374,8 @@ class Tokenizer(TokenIds):
 
     def encode(self, text: str, pair: str | None = None, **options: Any) -> list[int]:
         """The ids of one text or of one pair, special tokens included. Options: as for a call."""
+        if not isinstance(text, str):
+            raise UserError(f"encode takes one text, found {type(text).__name__}; call the tokenizer with a list")
         return self(text, pair, **options)["input_ids"][0].tolist()
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -268,8 +268,14 @@ def test_mistakes_in_a_call_are_reported(small: Tokenizer):
     says("52 tokens and there is room for 14", "a " * 52, truncation="none")
     says("no second segment", "a " * 52, truncation="only_second")
     says("leaves no room", "a", max_length=1)
+    says("pad_to_multiple_of=0: expected at least 1", ["a"], padding=True, pad_to_multiple_of=0)
     with pytest.raises(UserError, match="takes a list of texts"):
         small.encode_flat("a b")
+    for texts in (["a b", "a"], []):
+        with pytest.raises(UserError, match="encode takes one text, found list; call the tokenizer with a list"):
+            small.encode(texts)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="expected a list of words, found the string 'foo'"):
+        small.with_words("foo")
     with pytest.raises(UserError, match=r"'nowhere' is not in the vocabulary"):
         small.tokens_to_ids(["a", "nowhere"])
     with pytest.raises(UserError, match=r"id 23 is outside the vocabulary .0 to 22."):

@@ -155,6 +155,23 @@ def test_a_run_that_ended_before_it_learnt_is_named(mlm_loss, step, changes, rul
         assert ("start.heads='((0, -1, 1),)'" in found["too short"]["do"]) == (not changes)
 
 
+def test_a_run_that_time_ended_is_judged_by_its_last_step(tmp_path, capsys):
+    fields = {"stop_after": "10m", "phases": [[64, 32, 100_000]], "start": {"heads": []}}
+    run = run_on(tmp_path, None, **fields)
+    decay, last = {"kind": "decay", "step": 90, "begins": 90, "ends": 100}, {"kind": "eval", "step": 100}
+    rows = [decay, last | {"mlm_loss": 6.0, "unigram_loss": 6.0}]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert "give it a longer stop_after" in diagnosis(run, capsys)["too short"]["do"]
+
+
+def test_the_warm_up_of_a_run_that_time_ends_is_advised_in_steps(tmp_path, capsys):
+    (found,) = diagnosis(run_on(tmp_path, None, "rate-too-high", stop_after="10m"), capsys).values()
+    words = dict(re.findall(r"optimizer\.(\w+)=(\S+)", found["do"]))
+    assert "warmup_share" not in words
+    optimizer = OptimizerConfig(schedule="stable", warmup_steps=int(words["warmup_steps"]))
+    assert PretrainConfig(stop_after="10m", optimizer=optimizer).optimizer.warm_up == int(words["warmup_steps"]) > 0
+
+
 def test_a_corpus_without_documents_is_named(folder, documents, tmp_path, capsys):
     one = ["\n".join(documents)]
     data = make(tmp_path / "one", one, "--vocab", str(folder / "uncased"), "--objective", "none")

@@ -497,6 +497,8 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
         pretrain.main(words)
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
     texts.write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"eval_data: data=random has no vocabulary, which .* would need; leave it out"):
+        pretrain.main([recipe, "data=random", f"eval_data={data}", f"run={run}", "phases=((32, 2, 3),)"])
     with pytest.raises(UserError, match="another vocabulary"):  # found after the text is prepared, which is kept
         pretrain.main([*words, f"eval_data={data}"])
     with pytest.raises(

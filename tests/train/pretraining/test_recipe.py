@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from train.finetuning.recipe import FinetuneConfig
+from train.pretraining.mixture import open_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.run.config import differing_fields, load_recipe, override, to_json
 from train.run.launch import parse
@@ -59,6 +60,7 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
         ("masking.strategy", "robrta", ("masking.strategy", "'robrta'", "roberta")),
         ("phases", "128", ("phases",)),
         ("phases", "((128, 0, 9),)", ("phases", "at least 1")),
+        ("phases", "((128, 8, 9.0),)", ("phases", "whole numbers of at least 1")),
         ("phases", "((1024, 8, 9),)", ("phases", "max_position_embeddings")),
         ("accumulation", "3", ("accumulation", "expected a divisor of the batch")),
         ("keep", "1", ("keep", "at least 2")),
@@ -162,6 +164,24 @@ def test_the_recipes_of_fine_tuning_have_the_published_numbers(name: str, number
     assert steps.warmup_steps == round(config.warmup * steps.total_steps)
 
 
+def test_random_tokens_have_the_pieces_that_the_text_would():
+    for path, text, size in (
+        ("vocab_size", "8000", 8000),
+        ("vocab", "google-bert/bert-base-uncased", 30_522),
+        ("objective", "none", 30_000),
+    ):
+        config = override(PretrainConfig(data="random"), {f"text_options.{path}": text})
+        assert open_data(config).vocab_size == size
+        assert open_data(override(config, {"model.vocab_size": "50"})).vocab_size == 50
+
+
+def test_the_line_of_a_config_file_is_named_whatever_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(_CONFIG.format("log_every='4'"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"mine\.py, line 3: raised TypeError"):
+        load_recipe("mine.py", PretrainConfig)
+
+
 def test_a_missing_recipe_lists_those_there_are():
     with pytest.raises(UserError, match=r"bert_base\.py"):
         load_recipe("configs/nothing.py", PretrainConfig)
@@ -176,7 +196,16 @@ def test_the_command_line_is_a_config_and_words():
     assert (launch.config.seed, launch.given) == (3, {"seed"})
 
 
-@pytest.mark.parametrize("argv", [["seed=3"], ["configs/demo.py", "seed"], ["configs/demo.py", "--fast"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["seed=3"],
+        ["configs/demo.py", "seed"],
+        ["configs/demo.py", "--fast"],
+        ["configs/demo.py", "allow_change=sed"],
+        ["configs/demo.py", "allow_change=seed,optimizer.learn"],
+    ],
+)
 def test_a_malformed_command_line_is_one_line(argv):
     with pytest.raises(UserError) as error:
         parse(argv, "", PretrainConfig)

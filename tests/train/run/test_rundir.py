@@ -97,8 +97,12 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
         with pytest.raises(UserError, match=r"optimizer\.learning_rate: 0\.0001 became 0\.0003"):
             run.settle_config(changed, allowed)
     assert run.saved_config()["seed"] == 0
+    with pytest.raises(UserError, match=r"say allow_change=seed,optimizer\.learning_rate to continue"):
+        run.settle_config(changed, ("seed",))
     run.settle_config(changed, ("seed", "optimizer"))
     assert run.saved_config()["seed"] == 7
+    run.settle_config(override(changed, {"phases": "((128,256,7000),)"}), ("phases",))  # and their sum, total_steps
+    assert run.saved_config()["optimizer"]["total_steps"] == 7000
 
 
 def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):
