@@ -92,9 +92,9 @@ def test_a_mistake_is_refused(words: list[str], says: str):
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
 def test_a_signal_goes_to_the_command_which_is_not_started_again(tmp_path: Path, name: str, code: int):
-    command = (
-        "import os, signal, sys, time; "
-        f"signal.signal(signal.{name}, lambda *_: os._exit({code})); print('ready', flush=True); time.sleep(600)"
+    command = (  # blocked: Python would not see one that came just before a `sleep`
+        f"import os, signal; waited = [signal.{name}]; signal.pthread_sigmask(signal.SIG_BLOCK, waited); "
+        f"print('ready', flush=True); signal.sigwait(waited); os._exit({code})"
     )
     words = ["--wait", "0", "--", sys.executable, "-c", command]
     program = (

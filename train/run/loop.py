@@ -127,6 +127,8 @@ class _Training:
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
             if (slow := slow_type_told(config.model, config.optimizer)) and not step:
                 log.say(slow)
+        if not resumed and on_first_process(self._run.export.exists):
+            log.say(f"{self._run.export} is there, and no checkpoint: training begins anew, and will replace it")
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)

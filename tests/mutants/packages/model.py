@@ -136,8 +136,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYERS,
-        "nn.initializers.truncated_normal(config.initializer_range)",
-        "nn.initializers.normal(config.initializer_range)",
+        "nn.initializers.truncated_normal(config.initializer_range, jnp.float32)",
+        "nn.initializers.normal(config.initializer_range, jnp.float32)",
         "initial weights are not cut at two deviations",
         ("tests/model/test_heads.py::test_initial_values_are_google_s",),
     ),
@@ -248,7 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/model/encoder.py",
-        "jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)",
+        "jnp.take_along_axis(x_BLD, inside[..., None], axis=1)",
         "x_BLD[:, : positions_BP.shape[1]]",
         "the masked-LM head reads the first positions and not the masked ones",
         ("tests/model/test_heads.py::test_logits_at_masked_positions_are_those_of_all_positions_gathered",),

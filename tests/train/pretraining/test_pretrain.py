@@ -510,6 +510,10 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
     assert pretrain.main(words) == EXIT_DONE
     assert f"finished: all 3 steps are done; to train on, start another run with init={run}" in capsys.readouterr().err
     assert pretrain.main([*words[:2], f"init={run}", f"run={run}2", "phases=((32, 2, 3),)"]) == EXIT_DONE
+    assert "begins anew" not in capsys.readouterr().err
+    shutil.rmtree(run / "checkpoints")
+    assert pretrain.main(words) == EXIT_DONE
+    assert f"{run / 'export'} is there, and no checkpoint: training begins anew" in capsys.readouterr().err
 
 
 def test_a_failed_start_removes_only_what_it_made(tmp_path: Path):
