@@ -146,7 +146,7 @@ def warmup_then_constant(peak: float | jax.Array, warmup_steps: int | jax.Array,
     """
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32) + first_count
+        t = first_count + jnp.asarray(step, jnp.float32)
         return peak * jnp.where(t < warmup_steps, t / _at_least_1(warmup_steps), 1.0)
 
     return schedule

@@ -56,8 +56,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SCHEDULES,
-        "t = jnp.asarray(step, jnp.float32) + first_count\n        remaining",
-        "t = jnp.asarray(step, jnp.float32) + 1\n        remaining",
+        "t = jnp.asarray(step, jnp.float32) + first_count",
+        "t = jnp.asarray(step, jnp.float32) + 1",
         "the first update has a rate where it should have none",
         (f"{OF_OPTIMIZER}::test_first_update_has_rate_zero_and_last_update_one_step_above_the_end",),
     ),
