@@ -17,9 +17,8 @@ import pytest
 
 import bert_jax
 from bert_jax.__main__ import main
-from bert_jax.cli import info
 from bert_jax.cli import streaming as serve
-from bert_jax.cli.verbs import ALIASES, FILES
+from bert_jax.cli.verbs import ALIASES, FILES, info
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load, load_config
 from bert_jax.formats.names.parameters import parameters_of

@@ -95,7 +95,7 @@ def test_a_folder_of_somebody_else_is_refused_even_with_overwrite(verb: str, the
 
 
 def test_a_file_that_an_earlier_start_of_embed_did_not_write_is_refused(tmp_path: Path):
-    from bert_jax.cli.embed import VectorFile
+    from bert_jax.cli.vector_file import VectorFile
     from bert_jax.errors import UserError
 
     part = tmp_path / "x.npy.part"

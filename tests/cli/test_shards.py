@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.cli import embed as embed_command
 from bert_jax.cli import shards, streaming
-from bert_jax.cli.embed import VectorFile, join_parts
 from bert_jax.cli.shards import PartFile, Share
+from bert_jax.cli.vector_file import VectorFile, join_parts
+from bert_jax.cli.verbs import embed as embed_command
 from bert_jax.errors import UserError
 from tests.hosts import Hosts
 from tests.inference.tasks.task_folders import export

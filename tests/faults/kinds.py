@@ -694,8 +694,8 @@ def _make_small(folder: Path) -> None:
 
 
 def _read_small(folder: Path) -> None:
-    from bert_jax.cli.edit import _words_of
-    from bert_jax.cli.embed import VectorFile
+    from bert_jax.cli.vector_file import VectorFile
+    from bert_jax.cli.verbs.edit import _words_of
     from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
 
     pooling_of(folder), max_length_of(folder), _words_of(str(folder / "words.txt"))
@@ -707,8 +707,8 @@ def _read_small(folder: Path) -> None:
 
 
 def _make_parts(folder: Path) -> None:
-    from bert_jax.cli.embed import VectorFile
     from bert_jax.cli.shards import PartFile, Share
+    from bert_jax.cli.vector_file import VectorFile
 
     for ending in ("npy", "jsonl"):
         for number in (1, 2):
@@ -722,8 +722,8 @@ def _make_parts(folder: Path) -> None:
 
 
 def _read_parts(folder: Path) -> None:
-    from bert_jax.cli.embed import join_parts
     from bert_jax.cli.shards import PartFile, Share
+    from bert_jax.cli.vector_file import join_parts
     from bert_jax.errors import UserError
 
     refused: Exception | None = None

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from bert_jax.cli.info import describe
+from bert_jax.cli.verbs.info import describe
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_config
 from bert_jax.formats.source import open_source

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.cli import info
+from bert_jax.cli.verbs import info
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.onnx import model as onnx_model

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.cli.info import describe
+from bert_jax.cli.verbs.info import describe
 from bert_jax.formats.load import load
 from bert_jax.formats.names.parameters import architecture_of
 from tests.train.pretraining.family_runs import prepare_for

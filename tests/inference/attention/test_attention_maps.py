@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import run as run_verb
-from bert_jax.cli.attend import summary
+from bert_jax.cli.verbs.attend import summary
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.inference.attention.maps import Attend, AttentionMaps, readable

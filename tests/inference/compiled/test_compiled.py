@@ -19,7 +19,7 @@ from jax import export as jax_export
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.__main__ import main
-from bert_jax.cli import compiled as compiled_verb
+from bert_jax.cli.verbs import compiled as compiled_verb
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export

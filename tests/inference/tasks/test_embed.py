@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.cli import embed as embed_command
-from bert_jax.cli.embed import VectorFile
+from bert_jax.cli.vector_file import VectorFile
+from bert_jax.cli.verbs import embed as embed_command
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.sentence_transformers import write_modules

@@ -3,9 +3,9 @@
 from tests.mutants.mutant import Mutant
 
 STREAMING = "bert_jax/cli/streaming.py"
-ANSWER = "bert_jax/cli/answer.py"
-CLASSIFY = "bert_jax/cli/classify.py"
-EDIT = "bert_jax/cli/edit.py"
+ANSWER = "bert_jax/cli/verbs/answer.py"
+CLASSIFY = "bert_jax/cli/verbs/classify.py"
+EDIT = "bert_jax/cli/verbs/edit.py"
 OF_COMMANDS = "tests/cli/test_commands.py"
 OF_TASKS = "tests/cli/test_task_commands.py"
 OF_TEXTS = "tests/cli/test_texts.py"
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/cli/test_program.py::test_an_error_begins_with_the_program_and_says_what_is_near",),
     ),
     Mutant(
-        "bert_jax/cli/embed.py",
+        "bert_jax/cli/verbs/embed.py",
         '"line": row["corpus_id"] + 1',
         '"line": row["corpus_id"]',
         "similar counts lines from 0 in JSON and from 1 elsewhere",

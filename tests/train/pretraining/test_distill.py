@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bert_jax
-from bert_jax.cli.edit import edit
+from bert_jax.cli.verbs.edit import edit
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError

@@ -1,4 +1,7 @@
-"""The table of the verbs, in groups. A verb's file is imported when the verb is asked for."""
+"""The verbs, a file for each or for two that belong together, and their table, in groups.
+
+A verb's file is imported when the verb is asked for.
+"""
 
 from importlib import import_module
 
@@ -34,7 +37,7 @@ GROUPS = {
         "completion": "completion",
     },
 }
-"""Heading in the help -> verb -> its file in bert_jax/cli. The training programs are in `bert_jax.cli.training`."""
+"""Heading in the help -> verb -> its file in this folder. The training programs are in `bert_jax.cli.training`."""
 ALIASES = {"export": "convert"}
 FILES = {verb: file for verbs in GROUPS.values() for verb, file in verbs.items()}
 
@@ -42,7 +45,7 @@ FILES = {verb: file for verbs in GROUPS.values() for verb, file in verbs.items()
 def verb_of(name: str) -> Verb:
     """Import a verb's file and return the verb."""
     name = ALIASES.get(name, name)
-    return import_module(f"bert_jax.cli.{FILES[name]}").VERBS[name]
+    return import_module(f"bert_jax.cli.verbs.{FILES[name]}").VERBS[name]
 
 
 def first_sentence(name: str) -> str:
