@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from train.planning.devices import make_ready
 from train.planning.machines import Topology, take_topologies
 from train.run.config import take_values
-from train.run.stopping import keeps_nothing, run_program
+from train.run.ending.stopping import keeps_nothing, run_program
 
 _ALL = "all"  # the row of the step as it is
 

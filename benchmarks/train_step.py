@@ -17,7 +17,7 @@ keras             keras-hub on JAX, compile and train_on_batch, no next-sentence
 Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py); NAME@SETTING chooses
 another: --rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds the fastest.
 The ceiling is the speed of BERT-base's largest product alone, measured in the same rounds; the share is the speed of
-our model's products (train/run/meter.py) relative to it. If memory is short, --at-once N runs N rivals at a time.
+our model's products (train/run/log/meter.py) relative to it. If memory is short, --at-once N runs N rivals at a time.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.rivals.environments import make_environments
 from benchmarks.turns import Figures, Worker, take_turns
 from benchmarks.workloads import LENGTH, PREDICTIONS, ROWS, workload, write_workload
 from bert_jax.runtime.cpu import multiplies_bfloat16
-from train.run.meter import train_flops
+from train.run.log.meter import train_flops
 
 TYPES = ["bfloat16", "float32"] if multiplies_bfloat16() else ["float32", "bfloat16"]
 OURS = [f"ours-{dtype}" for dtype in TYPES]

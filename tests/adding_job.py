@@ -19,8 +19,8 @@ from train.pretraining.recipe import Phase, PretrainConfig
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
 from train.run.job import Untimed
+from train.run.log.meter import mean_of_good_steps
 from train.run.loop import train
-from train.run.meter import mean_of_good_steps
 from train.run.phases import Phases
 
 STEPS = 30
@@ -100,7 +100,7 @@ def config(**fields: Any) -> PretrainConfig:
 def main(words: list[str]) -> int:
     """A program that trains the job in FOLDER: FOLDER '{"bad": [8], "explodes": null, "fields": {"rollbacks": 1}}'."""
     folder, case = Path(words[0]), json.loads(words[1])
-    with mock.patch("train.run.log.draw_curves"):
+    with mock.patch("train.run.log.run_log.draw_curves"):
         return run_of(AddingJob(config(**case["fields"]), case["bad"], case["explodes"]), folder)[0]
 
 

@@ -85,7 +85,7 @@ def forget_programs() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def no_pictures() -> Iterator[Callable[..., bytes]]:
     """Runs in this process draw no curves, which takes as long as the rest of a tiny one; gives what would draw them."""
-    from train.run import curves
+    from train.run.log import curves
 
     draw = curves.png_of
     with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ def pictures(request: pytest.FixtureRequest, no_pictures: Callable) -> Iterator[
     # Not with the `monkeypatch` of the test: made here, it would go after `tmp_path`, which removes the folder with `os`.
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("pictures"):
-            patch.setattr("train.run.curves.png_of", no_pictures)
+            patch.setattr("train.run.log.curves.png_of", no_pictures)
         yield
 
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from train.pretraining.recipe import PretrainConfig
-from train.run import stopping
+from train.run.ending import stopping
 from train.run.launch import parse
 
 ROOT = Path(__file__).resolve().parents[1]

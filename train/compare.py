@@ -26,8 +26,8 @@ from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
-from train.run.curves import SCORES, has_glyphs, png
-from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
+from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
+from train.run.log.curves import SCORES, has_glyphs, png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines
 from bert_jax.runtime.cpu import multiplies_bfloat16
 from train.pretrain import main as pretrain  # here, so that the program knows at its start that it will use JAX
-from train.run.stopping import EXIT_DONE, run_program
+from train.run.ending.stopping import EXIT_DONE, run_program
 
 _NOT_PROSE_FOLDERS = {
     "test",

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from train.diagnosis.data_rules import find_in_data
 from train.diagnosis.evidence import DataEvidence, Evidence, Finding
 from train.diagnosis.metric_rules import STEPS_AFTER_WARM_UP, find_in_metrics
-from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR, keeps_nothing, run_program
+from train.run.ending.stopping import EXIT_DONE, EXIT_USER_ERROR, keeps_nothing, run_program
 
 USAGE = """
 Names what is wrong with a run and what to do about it, from its config, metrics and data; it changes nothing.

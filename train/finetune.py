@@ -13,9 +13,9 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_DONE, run_program
 from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, record_start, start
-from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
 Fine-tunes a pretrained BERT on a task, and scores it as the task's official script does.

@@ -17,8 +17,8 @@ from train.planning.devices import make_ready
 from train.planning.machines import take_topologies
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import take_values
+from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 from train.run.launch import parse
-from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
 USAGE = """
 Says what a pretraining run would take on machines that you do not have. Nothing is trained or allocated.

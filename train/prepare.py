@@ -27,7 +27,7 @@ from bert_jax.errors import UserError
 from train.preparation.directory import check, prepare
 from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions
 from train.preparation.show import print_report, show
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 
 __all__ = ["PrepareOptions", "main", "prepare"]
 

@@ -18,18 +18,18 @@ from train.planning.machines import Topology, take_topologies
 from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
-from train.pretraining.members import take_sweep
 from train.pretraining.mixture import open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, open_init, with_model_for
-from train.pretraining.sweep import sweep
+from train.pretraining.sweep.members import take_sweep
+from train.pretraining.sweep.sweep import sweep
 from train.pretraining.text import is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_DONE, run_program
 from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, parse, record_start, start
-from train.run.stopping import EXIT_DONE, run_program
 
 if TYPE_CHECKING:
     from train.pretraining.job import PretrainingJob
@@ -107,7 +107,7 @@ def job_of(
 ) -> "PretrainingJob":
     """The job of `run`, whose start is recorded there; the checkpoints that it resumes from are in `saves`."""
     from train.pretraining.job import PretrainingJob
-    from train.pretraining.scoring import read_scoring
+    from train.pretraining.scoring.scoring import read_scoring
 
     config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
     if saves is not run and not on_first_process(saves.facts_to_resume):
@@ -199,7 +199,7 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
 
     With --json the figures go to stdout as one JSON object, and what people read to stderr.
     """
-    from train.pretraining.scoring import read_scoring
+    from train.pretraining.scoring.scoring import read_scoring
 
     config = with_packing(with_model_for(launch.config, data, launch.given, source), data)
     if source is not None:

@@ -20,7 +20,7 @@ from bert_jax.training.sharding import mesh_sizes
 from train.pretraining.phases import devices_that_fit
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import load_recipe, override
-from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
+from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 DEVICES = (1, 8, 16, 256, 4096)

@@ -18,8 +18,8 @@ from etils import epath
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
-from train.run.signals import Signals
-from train.run.stopping import (
+from train.run.ending.signals import Signals
+from train.run.ending.stopping import (
     EXIT_BUG,
     EXIT_DONE,
     EXIT_HOPELESS,

@@ -24,7 +24,7 @@ PROGRAMS = {
 def checkout() -> Path | None:
     """The folder with `train/` and `configs/`: that of this package, or the current one; None without one."""
     places = (Path(__file__).resolve().parents[2], Path.cwd())
-    return next((place for place in places if (place / "train/run/stopping.py").is_file()), None)
+    return next((place for place in places if (place / "train/run/ending/stopping.py").is_file()), None)
 
 
 def programs() -> dict[str, str]:
@@ -58,13 +58,13 @@ def start(name: str, argv: Sequence[str], called: str) -> int:
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
     try:
-        import_module("train.run.signals").end_at_signals()
+        import_module("train.run.ending.signals").end_at_signals()
         main = import_module(f"train.{name}").main
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("train", "bert_jax"):
             raise
         raise UserError(f"training needs the package {error.name}: pip install -e '.[train]' in {place}") from None
-    stopping = import_module("train.run.stopping")
+    stopping = import_module("train.run.ending.stopping")
     stopping.set_up_logging()
     stopping.note_start()
     return stopping.exit_code(main, list(argv), called)

@@ -12,7 +12,7 @@ from bert_jax.cli import training
 from bert_jax.cli.training import PROGRAMS, programs
 from bert_jax.cli.verbs import ALIASES, FILES
 from train.pretrain import main as pretrain
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -308,8 +308,8 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
     from train.run.config import override, to_json
     from train.run.directory import RunDirectory
     from train.run.goodput import Goodput
-    from train.run.lines import MetricsFile
-    from train.run.log import RunLog
+    from train.run.log.metrics_file import MetricsFile
+    from train.run.log.run_log import RunLog
     from train.run.phases import Phases
 
     run = folder / "run"

@@ -34,7 +34,7 @@ PROGRAM = """
 from tests.train.hosts.programs import keep_compiled_programs_of_every_process
 keep_compiled_programs_of_every_process()
 from train.pretrain import main
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 run_program(main)
 """
 WAYS = {signal.SIGKILL: 4, signal.SIGSTOP: 2, signal.SIGTERM: 2, signal.SIGINT: 2}

@@ -19,9 +19,9 @@ from typing import Any
 # Where a run can be killed: the name of a point -> the function that is called there.
 POINTS = {
     "a program is compiled": "jax._src.compiler:compile_or_get_cached",
-    "a step is dispatched": "train.run.meter:Meter.push",
-    "a row of metrics is written": "train.run.lines:MetricsFile.add",
-    "rows are synced": "train.run.outlet:GrowingFile.sync",
+    "a step is dispatched": "train.run.log.meter:Meter.push",
+    "a row of metrics is written": "train.run.log.metrics_file:MetricsFile.add",
+    "rows are synced": "train.run.log.outlet:GrowingFile.sync",
     "a save starts": "bert_jax.training.checkpoint.checkpoints:Checkpoints.save",
     "a save is written": "bert_jax.training.checkpoint.checkpoints:orbax.save_async",
     "a save is hashed": "bert_jax.training.checkpoint.checkpoints:hash_and_sync",
@@ -84,8 +84,8 @@ def _kill_later(seconds: float) -> None:
 
 def record_progress(log: str) -> None:
     """Makes the run write where it starts and each step that it has made."""
-    from train.run import log as log_module
-    from train.run.log import RunLog
+    from train.run.log import run_log as log_module
+    from train.run.log.run_log import RunLog
 
     file = open(log, "a", encoding="utf-8")
 
@@ -108,7 +108,7 @@ def record_progress(log: str) -> None:
 
 
 def run(case: dict[str, Any]) -> int:
-    from train.run.stopping import exit_code
+    from train.run.ending.stopping import exit_code
 
     program = case["program"]
     home = "tests" if program == "adding_job" else "train"

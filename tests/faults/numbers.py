@@ -33,7 +33,7 @@ from tests.faults.kills import Killer
 from tests.faults.outcome import Outcome
 from tests.formats.torch import torch_files
 from train.pretraining.start import initial_parameters
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
 RUNS, STOPPED, KILLED, SOURCES = 60, 20, 20, 150
 KILLS_IN_A_RUN = 4
@@ -56,7 +56,7 @@ def cases(seed: int, folder: Path, share: float = 1.0) -> Iterator[Outcome]:
     def count(all_of_them: int) -> int:
         return max(1, round(share * all_of_them))
 
-    with mock.patch("train.run.log.draw_curves"):
+    with mock.patch("train.run.log.run_log.draw_curves"):
         for number in range(count(RUNS)):
             yield _of_a_run(seed + number, folder / f"run-{number}", stopped=False)
         for number in range(count(STOPPED)):
@@ -138,7 +138,10 @@ def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
     def request(*_: Any) -> int | None:
         return EXIT_PREEMPTED if next(calls) in stops else None
 
-    with mock.patch("train.run.stopping.StopRequest.exit_code", request), contextlib.redirect_stderr(io.StringIO()):
+    with (
+        mock.patch("train.run.ending.stopping.StopRequest.exit_code", request),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         while code == EXIT_PREEMPTED:
             code, _ = run_of(job(), folder)
     wrong = _differences(case, folder, code, extra=stopped)

@@ -262,7 +262,7 @@ def attempt(words: list[str], fault: Fault | None, run: Path) -> dict[str, Any]:
 
     from train.pretrain import main
     from train.run import loop
-    from train.run.stopping import exit_code
+    from train.run.ending.stopping import exit_code
 
     steps, said = 0, io.StringIO()
     begin, end = (None, None) if fault is None or fault.kind in ("call", "disk") else conditions(fault, run)
@@ -349,7 +349,8 @@ def serve(folder: Path) -> None:
     """Makes a run for each line of stdin and prints what became of it."""
     from tests.faults.kills import WORDS
     from train import prepare
-    from train.run import outlet, saving
+    from train.run import saving
+    from train.run.log import outlet
 
     saving.PAUSE = saving.LAST_PAUSE = outlet._LONGEST_PAUSE = 0.01  # seconds, where a user's run takes minutes
     answers = os.fdopen(os.dup(1), "w")

@@ -17,8 +17,8 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.hub_server import HubServer
 from train import pretrain
 from train.prepare import main as prepare
-from train.run import stopping
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from bert_jax.formats.load import load
 from bert_jax.formats.names.parameters import architecture_of
 from tests.train.pretraining.family_runs import prepare_for
 from train import pretrain
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

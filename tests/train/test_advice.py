@@ -10,7 +10,7 @@ from tests.advice import corrected, filled, not_run
 from tests.inference.tasks.task_folders import export
 from tests.train.finetuning.finetune_sources import write_csv, write_squad
 from train.run.directory import RunDirectory
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "configs/tiny.py data=random init={pretraining} log_every=1 eval_every=9 eval_batches=1"
@@ -194,18 +194,18 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "is a symbolic link": "tests/train/run/test_rundir.py",
         "is a sweep; name one of its runs": "tests/train/diagnosis/test_doctor.py",
         "say python -m train.supervise -- COMMAND": "tests/train/test_supervise.py",
-        "lower eval_every, or give fewer shares": "tests/train/pretraining/test_sweep.py",
+        "lower eval_every, or give fewer shares": "tests/train/pretraining/sweep/test_sweep.py",
         "a sweep trains in one process": "not run: no test has such a job or such data for a sweep",
         "start it on one host alone": "not run: no test has such a job or such data for a sweep",
-        "leave one of the values out": "tests/train/pretraining/test_sweep.py",
-        "is there twice; say": "tests/train/pretraining/test_sweep.py",
-        "must be the same for all members": "tests/train/pretraining/test_sweep.py",
-        "has a single run in it": "tests/train/pretraining/test_sweep.py",
-        "was started with other values": "tests/train/pretraining/test_sweep.py",
-        "sweep: takes prepared data": "tests/train/pretraining/test_sweep.py",
-        "say sweep_in=together": "tests/train/pretraining/test_together.py",
-        "or say sweep_in=turn": "tests/train/pretraining/test_together.py",
-        "say init_at= the step of a checkpoint": "tests/train/pretraining/test_together.py",
+        "leave one of the values out": "tests/train/pretraining/sweep/test_sweep.py",
+        "is there twice; say": "tests/train/pretraining/sweep/test_sweep.py",
+        "must be the same for all members": "tests/train/pretraining/sweep/test_sweep.py",
+        "has a single run in it": "tests/train/pretraining/sweep/test_sweep.py",
+        "was started with other values": "tests/train/pretraining/sweep/test_sweep.py",
+        "sweep: takes prepared data": "tests/train/pretraining/sweep/test_sweep.py",
+        "say sweep_in=together": "tests/train/pretraining/sweep/test_together.py",
+        "or say sweep_in=turn": "tests/train/pretraining/sweep/test_together.py",
+        "say init_at= the step of a checkpoint": "tests/train/pretraining/sweep/test_together.py",
         "or leave eval_data out": "tests/train/pretraining/test_pretrain.py",
         "is not a run directory; leave init_at out": "not run: no test has a published model with init_at=",
         "no member has a held-out loss": "not run: no test has such a job or such data for a sweep",

@@ -10,7 +10,7 @@ import pytest
 
 from train import compare
 from train.compare import differences, figure_of, read_run
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 
 def write_run(folder: Path, config: dict[str, Any], rows: list[dict[str, Any]], vocabulary: str = "a b") -> str:

@@ -99,7 +99,7 @@ def test_a_signal_goes_to_the_command_which_is_not_started_again(tmp_path: Path,
     words = ["--wait", "0", "--", sys.executable, "-c", command]
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from train.run.stopping import run_program; from train.supervise import main; run_program(main); "
+        "from train.run.ending.stopping import run_program; from train.supervise import main; run_program(main); "
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words],

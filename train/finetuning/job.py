@@ -33,9 +33,9 @@ from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_DONE
 from train.run.job import Log, ModelJob, prefetched_batches
 from train.run.launch import place_on_mesh
-from train.run.stopping import EXIT_DONE
 
 _Found = tuple[Outputs, float | None]
 _with_rates = remember(with_rates)

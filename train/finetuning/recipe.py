@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
-from train.run.watchdog import Budgets
+from train.run.ending.watchdog import Budgets
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from bert_jax.evaluation import confusion_matrix
 from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
-from train.run.curves import has_glyphs
+from train.run.log.curves import has_glyphs
 
 LEGIBLE = 30  # the most counts in a row, or characters in a name, that are legible
 _NAMED = 90  # the most names that are legible on an axis

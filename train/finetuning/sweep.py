@@ -33,9 +33,9 @@ from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
-from train.run.curves import has_glyphs
 from train.run.directory import RunDirectory
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
+from train.run.log.curves import has_glyphs
 
 
 class Run(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax.files import write_whole
 from train.planning.report import peak_told, seconds_between
-from train.run.curves import png
+from train.run.log.curves import png
 
 _MEMORY = ("parameters", "optimizer", "batch", "temporaries", "padding", "results", "program")
 _LABELS = {"temporaries": "activations, gradients"}

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from train.pretraining.recipe import PretrainConfig
-from train.run.meter import EVALUATION
+from train.run.log.meter import EVALUATION
 
 
 class Budget:

@@ -35,21 +35,21 @@ from bert_jax.training.sharding import (
 )
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
-from train.pretraining.finetuned import Finetuned
 from train.pretraining.hopeless import why_hopeless
-from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, mixture_told, parts_to_evaluate
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
-from train.pretraining.probes import Probe
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.scoring import NO_SCORING, Scoring
+from train.pretraining.scoring.finetuned import Finetuned
+from train.pretraining.scoring.minimal_pairs import MinimalPairs
+from train.pretraining.scoring.probes import Probe
+from train.pretraining.scoring.scoring import NO_SCORING, Scoring
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_HOPELESS, PAUSED
 from train.run.job import LOOK_EVERY, Batch, Log, Metrics, ModelJob, prefetched_batches
-from train.run.stopping import EXIT_HOPELESS, PAUSED
 
 
 class HeldOutBatches:

@@ -27,7 +27,7 @@ from train.pretraining.phases import (
     steps_of,
 )
 from train.run.config import as_given
-from train.run.watchdog import Budgets
+from train.run.ending.watchdog import Budgets
 
 __all__ = ["Phase", "PretrainConfig", "TextConfig", "seconds_of"]
 

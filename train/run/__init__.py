@@ -1,4 +1,4 @@
-"""What all training programs share: start and stop, the loop, the run directory, the log.
+"""What all training programs share: the start, the loop, the run directory; `log/`, and in `ending/` how a run ends.
 
 Nothing here depends on what is trained.
 """

@@ -15,8 +15,8 @@ from bert_jax.data.prefetch import Prefetch, StepSource
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
-from train.run.log import RunLog, SilentLog
-from train.run.meter import mean_of_good_steps
+from train.run.log.meter import mean_of_good_steps
+from train.run.log.run_log import RunLog, SilentLog
 
 Log = RunLog | SilentLog
 Batch = dict[str, Any]

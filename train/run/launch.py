@@ -30,12 +30,12 @@ from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
 from bert_jax.tree import first_not_finite, flatten
 from train.run.config import check_names, load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
+from train.run.ending.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
+from train.run.ending.watchdog import Watchdog
 from train.run.fields import fields_of, print_fields
 from train.run.goodput import Goodput
+from train.run.log.track import check_tracker
 from train.run.phases import Phases, take_start
-from train.run.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
-from train.run.track import check_tracker
-from train.run.watchdog import Watchdog
 
 EMPTY = "it is empty; is a variable of the shell not set?"
 _OPTIONS = ("--dry-run", "--json", "--fields", "--help")

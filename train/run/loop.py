@@ -15,13 +15,13 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
 from bert_jax.training.sharding import to_host
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
 from train.run.goodput import Goodput
 from train.run.job import LOOK_EVERY, Batch, Job
-from train.run.log import open_log
-from train.run.meter import Meter, Spent, slow_type_told
+from train.run.log.meter import Meter, Spent, slow_type_told
+from train.run.log.run_log import open_log
 from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
 
 _LOWER = "Lower optimizer.learning_rate"
 

@@ -4,14 +4,14 @@ from tests.mutants.mutant import Mutant
 
 LOOP = "train/run/loop.py"
 ROLLBACK = "train/run/rollback.py"
-STOPPING = "train/run/stopping.py"
+STOPPING = "train/run/ending/stopping.py"
 DIRECTORY = "train/run/directory.py"
-METER = "train/run/meter.py"
-LINES = "train/run/lines.py"
+METER = "train/run/log/meter.py"
+LINES = "train/run/log/metrics_file.py"
 SAVING = "train/run/saving.py"
-OUTLET = "train/run/outlet.py"
-WATCHDOG = "train/run/watchdog.py"
-MONITOR = "train/run/monitor.py"
+OUTLET = "train/run/log/outlet.py"
+WATCHDOG = "train/run/ending/watchdog.py"
+MONITOR = "train/run/ending/monitor.py"
 GOODPUT = "train/run/goodput.py"
 JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
@@ -25,19 +25,19 @@ RANGES = "bert_jax/data/text/ranges.py"
 OF_KERNELS = "tests/train/planning/test_kernels.py"
 OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
-OF_MONITOR = "tests/train/run/test_monitor.py"
+OF_MONITOR = "tests/train/run/ending/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
-OF_TOGETHER = "tests/train/pretraining/test_together_faults.py"
-OF_PAIRS = "tests/train/pretraining/test_minimal_pairs.py"
+OF_TOGETHER = "tests/train/pretraining/sweep/test_together_faults.py"
+OF_PAIRS = "tests/train/pretraining/scoring/test_minimal_pairs.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_PACKING = "tests/train/pretraining/test_packing.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
-OF_SIGNALS = "tests/train/run/test_signals.py"
+OF_SIGNALS = "tests/train/run/ending/test_signals.py"
 OF_PHASES = "tests/train/run/test_phases.py"
-OF_METER = "tests/train/run/test_meter.py"
-OF_LINES = "tests/train/run/test_lines.py"
+OF_METER = "tests/train/run/log/test_meter.py"
+OF_LINES = "tests/train/run/log/test_metrics_file.py"
 OF_SAVING = "tests/train/run/test_saving.py"
-OF_OUTLET = "tests/train/run/test_outlet.py"
+OF_OUTLET = "tests/train/run/log/test_outlet.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
@@ -126,10 +126,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1",
         "return begins",
         "a branch begins in the decay of a trunk whose schedule counts tokens",
-        ("tests/train/pretraining/test_together.py::test_where_a_decay_begins",),
+        ("tests/train/pretraining/sweep/test_together.py::test_where_a_decay_begins",),
     ),
     Mutant(
-        "train/pretraining/together.py",
+        "train/pretraining/sweep/together.py",
         "return to_host(state.skipped_in_a_row) > 0",
         "return to_host(state.skipped_in_a_row) > 5",
         "a member that diverged is exported",
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_SIGNALS}::test_what_cannot_be_saved_within_the_grace_is_given_up",),
     ),
     Mutant(
-        "train/run/signals.py",
+        "train/run/ending/signals.py",
         "self._limit.cancel()",
         "pass",
         "a signal that was handled ends the process later",
@@ -639,11 +639,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/train/test_compare.py::test_of_fine_tuning_runs_it_has_the_evaluation_that_chose_the_model",),
     ),
     Mutant(
-        "train/run/outlet.py",
+        "train/run/log/outlet.py",
         "except Exception as error:",
         "except UserError as error:",
         "a tracker that fails ends the training",
-        ("tests/train/run/test_track.py::test_a_service_that_fails_is_reported_once_and_gets_the_records_later",),
+        ("tests/train/run/log/test_track.py::test_a_service_that_fails_is_reported_once_and_gets_the_records_later",),
     ),
     Mutant(
         "train/planning/estimate.py",

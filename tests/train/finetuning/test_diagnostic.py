@@ -16,7 +16,7 @@ from bert_jax.evaluation.score import score
 from tests.train.finetuning.finetune_sources import write_start
 from tests.train.finetuning.test_tasks import logits_of, opened, write_glue
 from train import finetune
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 LABELS = GLUE["mnli"].labels
 PAIRS = [("the film was good", "the film was bad"), ('a "fine day', "a day"), ("ann met bob", "bob was met")]

@@ -38,10 +38,10 @@ from train import finetune
 from train.finetuning import cost
 from train.finetuning.job import FinetuningJob
 from train.finetuning.recipe import FinetuneConfig
-from train.run import stopping
-from train.run.curves import curves_of
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
+from train.run.log.curves import curves_of
 
 
 @pytest.fixture(scope="module")

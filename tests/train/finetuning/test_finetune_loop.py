@@ -19,7 +19,7 @@ from tests.train.finetuning.finetune_sources import sentences, write_csv, write_
 from train import finetune
 from train.finetuning.job import FinetuningJob
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, exit_code
+from train.run.ending.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, exit_code
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from train import finetune
 from train.finetuning import sweep
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.sweep import Run, write_sweep
-from train.run import stopping
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.train.finetuning.finetune_sources import (
 from tests.train.finetuning.test_tasks import opened
 from train import finetune
 from train.finetuning.sweep import says_one_thing
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 
 @pytest.fixture(scope="module")

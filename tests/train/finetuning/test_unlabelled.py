@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.finetuning.finetune_sources import write_choices, write_squad, write_start, write_tagged
 from train import finetune
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from bert_jax.runtime import hosts
 from train.pretraining import text
 from train.pretraining.mixture import MixedData
 from train.pretraining.source import PreparedData
-from train.run import curves
+from train.run.log import curves
 
 SECONDS = 300
 """How long a process that has ended a program waits for the others; then it ends, which ends them too."""

@@ -27,7 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 from train.pretraining.recipe import PretrainConfig
 from train.run.launch import start
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 def main(argv):
     launch = start(argv, "", PretrainConfig)
@@ -92,9 +92,7 @@ def test_all_else_that_may_differ_is_compared(tmp_path, what):
         "run": "sys.argv[1:] = [word.replace('runs/', 'elsewhere/') for word in sys.argv[1:]]",
         "option": "sys.argv.append('--dry-run')",
     }[what]
-    script = (
-        "import sys; from train.run import launch; from train import pretrain; from train.run.stopping import *; {}; "
-    )
+    script = "import sys; from train.run import launch; from train import pretrain; from train.run.ending.stopping import *; {}; "
     script += "sys.exit(exit_code(pretrain.main, sys.argv[1:], 'program'))"
 
     def words(number: int) -> list[str]:

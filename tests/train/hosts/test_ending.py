@@ -55,7 +55,7 @@ from pathlib import Path
 from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
 from train.run.launch import in_run_directory, start
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 def work(directory, launch, goodput):
     if number == 1:
@@ -203,7 +203,7 @@ import ctypes, os, sys, threading, time
 from pathlib import Path
 from bert_jax.data.pretraining.batches import RandomBatches
 from train.pretrain import main
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 
 whom, how, told = sys.argv[1:4]
 del sys.argv[1:4]

@@ -16,7 +16,7 @@ from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import Place, find_place
 from tests.hosts import Hosts, free_port
 from train import pretrain
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 VARIABLES = ("JAX_", "BERT_JAX_JOIN", "BERT_JAX_HEART", "SLURM_", "OMPI_", "TPU_", "MEGASCALE_", "KUBERNETES_", "JOB_")
 SLURM = {

@@ -19,7 +19,7 @@ from tests.faults.killed import arm
 from tests.train.hosts.programs import keep_compiled_programs_of_every_process
 from train.pretraining.job import PretrainingJob
 from train.pretrain import main
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 
 keep_compiled_programs_of_every_process()
 take_step = PretrainingJob.train_step

@@ -20,8 +20,8 @@ from train.planning.program import Collective, Operation, Program
 from train.planning.report import print_fit, warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
-from train.run.meter import peak_flops
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
+from train.run.log.meter import peak_flops
 
 RECIPE = """from bert_jax.training.optimizer import OptimizerConfig
 from tests.tiny import CONFIG

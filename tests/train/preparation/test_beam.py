@@ -11,7 +11,7 @@ import pytest
 from bert_jax.errors import UserError
 from tests.train.preparation.test_prepare import COMMAND, ROOT, VOCABULARY, arguments, hashes, made, make_documents
 from train.prepare import main
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 needs_beam = pytest.mark.skipif(not find_spec("apache_beam"), reason="apache-beam is not installed; see make beam")
 

@@ -17,7 +17,7 @@ from train.preparation import jobs
 from train.preparation.stages import Failures, look_at
 from train.preparation.units import FileFacts, InputRecord, units_of
 from train.prepare import PrepareOptions, main
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 
 @pytest.fixture

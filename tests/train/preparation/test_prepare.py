@@ -30,7 +30,7 @@ from tests.data.pretraining.google_script import google_instances, google_lines,
 from train.preparation.held_out import is_held_out, measured, with_held_out
 from train.preparation.show import print_report
 from train.prepare import PrepareOptions, main, prepare
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [
@@ -632,7 +632,7 @@ def test_a_full_disk_is_one_line_and_the_command_resumes(options, workers):
     options |= {"workers": workers, "shard_bytes": 40_000}
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1)); "
-        "from train.prepare import main; from train.run.stopping import run_program; run_program(main)"
+        "from train.prepare import main; from train.run.ending.stopping import run_program; run_program(main)"
     )
     command = [sys.executable, "-c", limited, *arguments(options)]
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -650,7 +650,7 @@ def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
     # A shell that starts the tests in the background has them, and what they start, ignore SIGINT.
     heeding = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from train.prepare import main; from train.run.stopping import run_program; run_program(main)"
+        "from train.prepare import main; from train.run.ending.stopping import run_program; run_program(main)"
     )
     command = [sys.executable, "-c", heeding, *arguments(options | {"workers": 2})]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -11,7 +11,7 @@ from tests.data.text.test_wrapped import PARAGRAPHS, book, wrapped
 from train.preparation.options import inputs_in
 from train.prepare import PrepareOptions, main, prepare
 from train.pretraining.recipe import TextConfig
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 FLAGS = ["--vocab-size", "150", "--max-seq-length", "32", "--dupe-factor", "1", "--workers", "1"]
 

@@ -18,9 +18,9 @@ from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
 from train.pretraining.budget import Budget
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.run import stopping
-from train.run.meter import Meter, Spent
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.run.log.meter import Meter, Spent
 
 
 def config_of(stop_after: str = "100s", phases=((32, 8, 10_000),), share: float = 0.2, **fields) -> PretrainConfig:

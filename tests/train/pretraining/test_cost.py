@@ -18,7 +18,7 @@ from train.pretraining.cost_report import cost_lines, duration
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import load_recipe, override
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 ROOT = Path(__file__).resolve().parents[3]
 

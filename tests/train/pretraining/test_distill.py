@@ -25,8 +25,8 @@ from train import pretrain
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData
 from train.pretraining.start import objective_of
-from train.run import stopping
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from bert_jax.tree import as_numpy
 from train import pretrain
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.start import first_state
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 GOOGLE = OptimizerConfig(learning_rate=0.01, warmup_steps=0)
 

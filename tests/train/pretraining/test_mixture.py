@@ -23,8 +23,8 @@ from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.pretraining.start import check_same_data
 from train.run.config import to_json
+from train.run.ending.stopping import EXIT_DONE
 from train.run.launch import Launch, what_runs
-from train.run.stopping import EXIT_DONE
 
 PHASES = (Phase(32, 8, 30), Phase(48, 8, 5), Phase(32, 16, 20), Phase(48, 4, 7))
 

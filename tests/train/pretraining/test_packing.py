@@ -29,7 +29,7 @@ from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run.config import load_recipe, to_json
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 PHASES = (Phase(48, 16, 5), Phase(32, 16, 3), Phase(48, 8, 4))
 

@@ -22,11 +22,11 @@ from train.pretraining.phases import Phase, ramped_phases
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
-from train.run import stopping
 from train.run.config import override, to_json
 from train.run.directory import RunDirectory
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 from train.run.fields import fields_of
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 PHASES = (Phase(32, 8, 5, mask=0.3), Phase(32, 16, 3, mask=0.15, rate=0.5), Phase(32, 8, 4, 0.05, (1, 0, 0), 0.1))
 

@@ -29,9 +29,9 @@ from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.pretraining.start import with_model_for
-from train.run import stopping
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -20,7 +20,7 @@ from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run.config import load_recipe
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = {

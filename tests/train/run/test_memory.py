@@ -13,7 +13,7 @@ PROGRAM = """
 import resource, sys, threading
 import jax, numpy as np
 from bert_jax.runtime.cpu import keep_freed_memory
-from train.run.stopping import exit_code
+from train.run.ending.stopping import exit_code
 
 faults = []
 

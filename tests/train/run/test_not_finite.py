@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of
-from train.run import stopping
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     """A drawing takes longer than a run."""
-    monkeypatch.setattr("train.run.log.draw_curves", lambda records, path: None)
+    monkeypatch.setattr("train.run.log.run_log.draw_curves", lambda records, path: None)
 
 
 @pytest.mark.slow

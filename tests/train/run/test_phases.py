@@ -9,9 +9,9 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from train.run.ending.watchdog import Budgets, Watchdog
 from train.run.goodput import Goodput
 from train.run.phases import Phases
-from train.run.watchdog import Budgets, Watchdog
 
 
 class Clock:

@@ -14,11 +14,11 @@ from bert_jax.files import json_text, write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretraining.recipe import PretrainConfig
 from train.run import directory as directory_module
-from train.run import log as log_module
 from train.run.config import override, to_json
-from train.run.curves import curves_of
 from train.run.directory import RunDirectory
-from train.run.log import RunLog
+from train.run.log import run_log as log_module
+from train.run.log.curves import curves_of
+from train.run.log.run_log import RunLog
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_json
-from train.run.outlet import Outlet
+from train.run.log.outlet import Outlet
 
 _PROJECT = "bert_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
 

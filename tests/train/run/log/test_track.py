@@ -12,12 +12,12 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
-from train.run import track
 from train.run.config import override
 from train.run.directory import RunDirectory
 from train.run.launch import parse
-from train.run.log import RunLog
-from train.run.meter import Spent
+from train.run.log import track
+from train.run.log.meter import Spent
+from train.run.log.run_log import RunLog
 
 CONFIG = {"seed": 3, "optimizer": {"learning_rate": 1e-4}}
 

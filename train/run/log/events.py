@@ -20,7 +20,7 @@ from etils import epath
 
 from bert_jax.formats.tensorflow.entries import FIXED32, FIXED64, integer_field, message_field, varint
 from bert_jax.formats.tensorflow.table import masked_crc32c
-from train.run.outlet import GrowingFile
+from train.run.log.outlet import GrowingFile
 
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7  # fields of an Event
 _TAG, _SIMPLE_VALUE = 1, 2  # fields of a Summary.Value

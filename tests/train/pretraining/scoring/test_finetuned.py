@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.training.prediction import Predictor
 from train import finetune, pretrain
 from train.pretraining.job import PretrainingJob
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 FIELDS = ["finetune_every=6", "finetune_examples=100", "finetune_epochs=12", "finetune_rate=3e-3"]
 

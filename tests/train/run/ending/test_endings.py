@@ -13,7 +13,7 @@ import pytest
 
 from tests.train.hosts.test_ending import rows_of, words_for
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 # What a dead disk does to the thread that reads or writes: it never comes back.
 HANGS = """
@@ -33,7 +33,7 @@ def keep_the_lock(self, *arguments, **options):
 from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretrain import main
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 
 if sys.argv[1] == "input":
     RandomBatches.batch = wait_for_ever

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 WATCHED = """
 import ctypes, os, signal, sys
-from train.run.monitor import LATER, Monitor
+from train.run.ending.monitor import LATER, Monitor
 
 def keep_the_lock():
     while True:

@@ -15,7 +15,7 @@ from tests.conftest import see_devices
 from tests.faults.kills import Killer
 from tests.faults.outcome import TIMES
 from train import pretrain
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE
 
 SHORT = ["phases=((48,8,8),)", "eval_every=4", "eval_batches=1", "log_every=2", "save_every=3"]
 TWO = ["sweep=optimizer.learning_rate=1e-3,2e-3", "sweep_in=together"]

@@ -17,9 +17,9 @@ from bert_jax.tree import flatten
 from tests.faults.outcome import TIMES
 from train import compare, pretrain
 from train.pretraining.start import _decay_begins
-from train.pretraining.together import mean_of
-from train.run import stopping
-from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.pretraining.sweep.together import mean_of
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 OF_ALL = ["eval_every=2", "eval_batches=1", "log_every=2", "save_every=3", "optimizer.schedule=stable"]
 TRUNK = ["phases=((32,8,8),)", "optimizer.decay_share=0.25", "export_at_end=no", "keep=8"]

@@ -14,7 +14,7 @@ from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
 from train import pretrain
 from train.pretraining.job import PretrainingJob
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 
 def probed(run: Path) -> dict[int, float]:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
-from train.run.monitor import Monitor
+from train.run.ending.monitor import Monitor
 from train.run.phases import Phases
 
 _LOOK_AT = {

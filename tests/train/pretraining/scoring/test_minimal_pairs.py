@@ -13,7 +13,7 @@ from bert_jax.inference.tasks.likelihood import Likelihood
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.pretraining.job import PretrainingJob
-from train.run.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_file, refuse_special, write_whole
-from train.run.outlet import GrowingFile
+from train.run.log.outlet import GrowingFile
 
 
 class MetricsFile:

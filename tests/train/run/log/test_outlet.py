@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
-from train.run import curves, outlet
-from train.run.events import Events
-from train.run.log import RunLog
-from train.run.outlet import GrowingFile, Outlet
+from train.run.log import curves, outlet
+from train.run.log.events import Events
+from train.run.log.outlet import GrowingFile, Outlet
+from train.run.log.run_log import RunLog
 
 
 class Clock:
@@ -157,7 +157,7 @@ def records_of(path: Path) -> list:
 def test_tensorboard_gets_finite_numbers_under_their_names_and_hides_repeated_steps(tmp_path, monkeypatch):
     threads = threading.active_count()
     for start, clock in ((0, 2_000_000_000.0), (4, 1_000_000_000.0)):  # the clock is set back
-        monkeypatch.setattr("train.run.events.time", SimpleNamespace(time=lambda clock=clock: clock))
+        monkeypatch.setattr("train.run.log.events.time", SimpleNamespace(time=lambda clock=clock: clock))
         events = Events(tmp_path, start, print)
         events.add("train", start + 2, {"loss": 0.5, "f1": 0.0, "far": -1e39, "norm": float("nan"), "best": True})
         events.close()
@@ -172,7 +172,7 @@ def test_tensorboard_gets_finite_numbers_under_their_names_and_hides_repeated_st
 
 
 def test_writing_event_files_loads_no_pytorch(tmp_path):
-    program = "import sys; from train.run.events import Events; events = Events(sys.argv[1], 0, print); "
+    program = "import sys; from train.run.log.events import Events; events = Events(sys.argv[1], 0, print); "
     program += "events.add('eval', 1, {'f1': 1.0}); events.close(); "
     program += "print([name for name in ('torch', 'tensorboardX', 'google.cloud') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from train.run.signals import Signals
+from train.run.ending.signals import Signals
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 # The C library's mutex, locked twice: the main thread waits in compiled code, and no signal makes it come back.
 PROGRAM = """
@@ -20,9 +20,9 @@ import ctypes, signal, sys, threading, time
 from pathlib import Path
 from bert_jax.runtime import hosts
 from train.run.phases import Phases
-from train.run.signals import end_at_signals
-from train.run.stopping import StopRequest, exit_code, keeps_nothing
-from train.run.watchdog import Budgets, Watchdog
+from train.run.ending.signals import end_at_signals
+from train.run.ending.stopping import StopRequest, exit_code, keeps_nothing
+from train.run.ending.watchdog import Budgets, Watchdog
 
 where, unsaved, words = sys.argv[1], sys.argv[2] == "unsaved", sys.argv[3:]
 budgets = Budgets(**{word.split("=")[0]: float(word.split("=")[1]) for word in words})

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from train import supervise
-from train.run import stopping
+from train.run.ending import stopping
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 SHOWN_BY = {
-    0: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
-    1: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
-    2: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
-    3: "tests/train/run/test_endings.py::test_numbers_that_go_bad_end_a_run_with_3",
+    0: "tests/train/run/ending/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    1: "tests/train/run/ending/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    2: "tests/train/run/ending/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    3: "tests/train/run/ending/test_endings.py::test_numbers_that_go_bad_end_a_run_with_3",
     5: "tests/train/pretraining/test_pretrain.py::test_a_hopeless_run_ends_with_its_own_code_and_goes_on_if_asked",
-    74: "tests/train/run/test_endings.py::test_a_run_that_cannot_save_ends_with_74",
+    74: "tests/train/run/ending/test_endings.py::test_a_run_that_cannot_save_ends_with_74",
     75: "tests/train/pretraining/test_pretrain.py::test_a_signal_saves_and_the_same_command_goes_on",
-    76: "tests/train/run/test_endings.py::test_a_run_whose_disk_never_answers_says_so_and_ends_with_76",
-    130: "tests/train/run/test_endings.py::test_a_run_that_compiles_its_first_step_ends_at_once",
+    76: "tests/train/run/ending/test_endings.py::test_a_run_whose_disk_never_answers_says_so_and_ends_with_76",
+    130: "tests/train/run/ending/test_endings.py::test_a_run_that_compiles_its_first_step_ends_at_once",
 }
 
 
@@ -53,7 +53,7 @@ def test_the_supervisor_starts_again_what_the_table_calls_worth_it():
 PROGRAM = """
 import sys
 from bert_jax.errors import UserError
-from train.run.stopping import run_program
+from train.run.ending.stopping import run_program
 
 def main(argv):
     if argv[0] == "1":

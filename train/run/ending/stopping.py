@@ -15,8 +15,8 @@ from bert_jax.cli.program import begin, error_line, own_name
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cpu import keep_freed_memory
+from train.run.ending.signals import Signals
 from train.run.phases import Phases, note_start
-from train.run.signals import Signals
 
 EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
 EXIT_HOPELESS = 5  # 4 is train.doctor's: it found something

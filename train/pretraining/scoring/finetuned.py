@@ -19,8 +19,8 @@ from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
-from train.pretraining.probes import files_of_task
 from train.pretraining.recipe import PretrainConfig
+from train.pretraining.scoring.probes import files_of_task
 from train.pretraining.source import DataSource
 from train.run.job import ModelJob
 from train.run.launch import place_on_mesh

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bert_jax.files import copy_folder, is_remote
-from train.run.curves import draw_curves
-from train.run.events import Events
-from train.run.lines import MetricsFile
-from train.run.meter import Spent
-from train.run.outlet import GrowingFile, Outlet
-from train.run.track import Tracker
+from train.run.log.curves import draw_curves
+from train.run.log.events import Events
+from train.run.log.meter import Spent
+from train.run.log.metrics_file import MetricsFile
+from train.run.log.outlet import GrowingFile, Outlet
+from train.run.log.track import Tracker
 
 
 class RunLog:

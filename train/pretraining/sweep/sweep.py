@@ -22,13 +22,13 @@ from bert_jax.formats.training_record import read_metrics
 from bert_jax.runtime import hosts
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.compare import figure_of, read_run
-from train.pretraining.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.pretraining.recipe import PretrainConfig
+from train.pretraining.sweep.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.run.config import to_json
-from train.run.curves import png
 from train.run.directory import RunDirectory
+from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
 from train.run.launch import Launch, in_run_directory, parse, start_jax
-from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
+from train.run.log.curves import png
 
 RECORD = "sweep.json"
 _WHY_OUT = {EXIT_NOT_FINITE: "not finite", EXIT_HOPELESS: "hopeless"}
@@ -57,7 +57,10 @@ def sweep(
     rule = halving_of(words.halving, len(members))
     launches = [_launch_of(launch, member, argv, usage) for member in members]
     _refuse_equal(members, launches)
-    from train.pretraining.together import in_one_program, train_together  # loads the job, which mistakes need not
+    from train.pretraining.sweep.together import (  # loads the job, which mistakes need not
+        in_one_program,
+        train_together,
+    )
 
     together = in_one_program(words, {member.name: one.config for member, one in zip(members, launches, strict=True)})
     legs = [legs_of(one.config, rule) for one in launches]

@@ -14,8 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.traced import traced
 from train import compare, pretrain
-from train.pretraining import sweep as sweeps
-from train.pretraining.members import (
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.sweep import sweep as sweeps
+from train.pretraining.sweep.members import (
     Halving,
     SweepWords,
     halving_of,
@@ -24,10 +25,9 @@ from train.pretraining.members import (
     take_sweep,
     values_of,
 )
-from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.sweep import mean_and_error
-from train.run import stopping
-from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.pretraining.sweep.sweep import mean_and_error
+from train.run.ending import stopping
+from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 SHORT = ["phases=((32,8,8),)", "eval_every=2", "eval_batches=1", "log_every=3", "save_every=3", "export_at_end=no"]
 SWEPT = ["sweep=optimizer.learning_rate=1e-3,1e-5;seed=0,1", "halving=2"]

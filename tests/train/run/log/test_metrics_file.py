@@ -8,9 +8,9 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
-from train.run import outlet
-from train.run.lines import MetricsFile
-from train.run.outlet import GrowingFile
+from train.run.log import outlet
+from train.run.log.metrics_file import MetricsFile
+from train.run.log.outlet import GrowingFile
 
 
 def rows(*steps: int) -> list[dict]:

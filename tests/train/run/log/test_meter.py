@@ -8,8 +8,8 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.optimizer_config import OptimizerConfig
-from train.run import meter as metering
-from train.run.meter import Meter, Spent, mean_of_good_steps, peak_flops, slow_type_told, train_flops
+from train.run.log import meter as metering
+from train.run.log.meter import Meter, Spent, mean_of_good_steps, peak_flops, slow_type_told, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -34,7 +34,7 @@ def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypa
 
 def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("train.run.log.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=0)
     batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0, "padding_share": 0.25}
@@ -58,7 +58,7 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
 
 def test_the_time_that_is_left_is_no_more_than_the_run_has(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("train.run.log.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=7, before=Spent(700, 50.0, 0.0))
     batch = {"input_ids": np.zeros((2, 8))}
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
@@ -75,7 +75,7 @@ def test_the_time_that_is_left_is_no_more_than_the_run_has(monkeypatch):
 def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
     """As when a run resumes one step before it logs: that line has no speeds, the next one has those of all steps."""
     clock = [0.0]
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("train.run.log.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=0)
     batch = {"input_ids": np.zeros((2, 8))}
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
@@ -92,7 +92,7 @@ def test_what_a_run_has_used_goes_on_where_its_checkpoint_was(monkeypatch):
     """Tokens are batch times length with padding; a step's count is asked for before and after the next is dispatched."""
     clock = {"monotonic": 100.0, "process_time": 7.0}
     for name in clock:
-        monkeypatch.setattr(f"train.run.meter.time.{name}", lambda name=name: clock[name])
+        monkeypatch.setattr(f"train.run.log.meter.time.{name}", lambda name=name: clock[name])
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
 
     def push(meter: Meter, *shape: int) -> None:
@@ -184,7 +184,7 @@ def test_the_runs_of_one_program_count_their_predictions_once(monkeypatch):
     """Batches of several runs have a leading axis: [R, B, L], and R x B rows of P predictions."""
     monkeypatch.setattr(metering, "peak_flops", lambda kind: 1e12)
     clock, config = [0.0], BertConfig.preset("tiny")
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("train.run.log.meter.time.monotonic", lambda: clock[0])
     used = []
     for shape in ((8,), (2, 4)):
         meter = Meter(config, step=0)

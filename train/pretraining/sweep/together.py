@@ -22,17 +22,17 @@ from bert_jax.training.many import by_run, compile_many_train_step, one_of, runs
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state
 from train.pretraining.job import PretrainingJob, exported_weights
-from train.pretraining.members import SweepWords
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import head_for
+from train.pretraining.sweep.members import SweepWords
 from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
 from train.run.launch import Launch
-from train.run.log import RunLog
+from train.run.log.meter import Spent
+from train.run.log.run_log import RunLog
 from train.run.loop import train
-from train.run.meter import Spent
 
 MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share")
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")

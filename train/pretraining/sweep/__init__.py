@@ -1,0 +1,1 @@
+"""`sweep=`: several pretraining runs from one command, in turn or side by side in one program."""

@@ -1,0 +1,1 @@
+"""How a run ends: exit codes, signals, and what ends a run that hangs."""
