@@ -529,7 +529,7 @@ def _read_shards(folder: Path) -> None:
 
 # Runs
 
-_RECORDED = Path(__file__).resolve().parents[1] / "train" / "doctor" / "recorded"
+_RECORDED = Path(__file__).resolve().parents[1] / "train" / "diagnosis" / "recorded"
 
 
 def _make_runs(folder: Path) -> None:
