@@ -375,6 +375,11 @@ def _report(
     elif options.held_out_tail:
         of = "the document" if documents == 1 else f"each of the {documents} documents"
         report["held_out_note"] = f"held out: the last {options.held_out_tail:.1%} of {of}"
+    elif by_default and report["held-out"]["documents"]:
+        report["held_out_note"] = (
+            f"held out: {options.held_out:.2%} of the documents; for more text with the same documents held out, say "
+            f"--held-out {options.held_out:g}"
+        )
     elif options.held_out and not report["held-out"]["documents"]:
         warnings.append("no document fell into the held-out split: raise --held-out to have something to evaluate on")
     elif by_default and options.recipe != "google" and not report["held-out"]["documents"]:

@@ -28,7 +28,9 @@ def is_held_out(text: str, share: float) -> bool:
 
 
 def _place(text: str) -> int:
-    """A document's place among 2**64, from a hash of its text."""
+    """A document's place among 2**64, from a hash of its text; the same with Windows' line ends."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 

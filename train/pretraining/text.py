@@ -22,6 +22,7 @@ from train.preparation.wrapping import column_of, warnings_about_lines
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import adopted_model
+from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
 
 # A sample of so much text takes a few seconds to prepare; a text that is no larger is prepared whole.
@@ -54,9 +55,27 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
             _check_source(config, given, source)
             manifest = prepare(_options(config, Path(run.data)))
             print_report(manifest, title=f"{run.data}: done")
+        else:
+            _check_unchanged(run, config)
 
     hosts.on_first_process(prepare_missing)
     return str(run.data)
+
+
+def _check_unchanged(run: RunDirectory, config: PretrainConfig) -> None:
+    """Raises UserError if the run's data was prepared from another text or with other options: it stays as it is."""
+    old, new = run.saved_config() or {}, json.loads(json.dumps(to_json(config)))
+    if not (known := old.get("text_options")):
+        return
+    options = {name: new["text_options"].get(name) for name in known}  # not those that the code had not then
+    now = {"text": new["text"], "text_options": options}
+    before = {"text": old.get("text"), "text_options": known}
+    changed = [name for name in differing_fields(before, now) if name != "text_options.workers"]
+    if changed:
+        raise UserError(
+            f"{changed[0]}: has changed, and the data in {run.data} was prepared before; say again what "
+            f"{run.config} has, or start another run with init={run.path}"
+        )
 
 
 def _check_local(run: RunDirectory) -> None:

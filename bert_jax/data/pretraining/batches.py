@@ -99,7 +99,9 @@ class Batches:
         self.masking = _resolve(data, self._rows, max_seq_length, masking, max_predictions)
         self.batch_size = batch_size
         self.max_seq_length = max_seq_length
-        self.has_pairs: bool = data.manifest["objective"] != "none"
+        self.objective: str = data.manifest["objective"]
+        self.has_pairs: bool = self.objective != "none"
+        self.fingerprint: str | None = data.manifest["tokenizer"].get("fingerprint")
         self._order_key = derive(seed, _ORDER)
         self._mask_seed = int(derive(seed, _MASKS)[0])
         self._shuffle = shuffle

@@ -159,7 +159,7 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     """
     path = Path(directory) / MANIFEST
     try:
-        manifest = read_json(path, "prepare the data again")
+        manifest = read_json(path, "remove the folder and prepare the data again")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(_why_no_manifest(Path(directory))) from None
     except PermissionError as error:
@@ -172,11 +172,11 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
         )
     missing = [key for key in ("settings", "tokenizer", "splits") if key not in manifest]
     if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}; prepare the data again")
+        raise UserError(f"{path}: lacks {', '.join(missing)}; remove the folder and prepare the data again")
     if manifest.get("checksum") != manifest_checksum(manifest):
         raise UserError(f"{path}: its content is not what was written (checksum differs); {MEND}")
     if not _is_whole(manifest):
-        raise UserError(f"{path}: a field is missing or of another kind; prepare the data again")
+        raise UserError(f"{path}: a field is missing or of another kind; remove the folder and prepare the data again")
     for name, _ in (*files_of(manifest), *lists_of(manifest)):
         _check_inside(name, path)
     return manifest

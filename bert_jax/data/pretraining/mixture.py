@@ -116,9 +116,17 @@ class MixedBatches:
             first_row: the row of this mixture at which batch 0 begins.
 
         Raises:
-            UserError: shares as in `Pattern`.
+            UserError: shares as in `Pattern`, or not K of them; the sources differ in length, objective, masking or
+                tokenizer.
         """
         self._sources = list(sources)
+        if len(shares) != len(self._sources):
+            raise UserError(f"shares: found {len(shares)} for {len(self._sources)} sources; expected one for each")
+        for name in ("max_seq_length", "objective", "masking", "fingerprint"):
+            values = [getattr(source, name) for source in self._sources]
+            if other := next((value for value in values if value != values[0]), None):
+                what = "tokenizer" if name == "fingerprint" else name
+                raise UserError(f"sources: {what} {values[0]!r:.60} and {other!r:.60}; expected the same in all")
         self._pattern = Pattern(shares)
         self._first_rows = np.zeros(len(sources), np.int64) if first_rows is None else np.asarray(first_rows, np.int64)
         self._first_row = first_row

@@ -60,6 +60,7 @@ class PackedBatches:
         self._by_length = ByLength(data, max_seq_length)
         self._packing = Packing(self._by_length.counts, max_seq_length)
         self.masking, self.has_pairs = self._examples.masking, self._examples.has_pairs
+        self.objective, self.fingerprint = self._examples.objective, self._examples.fingerprint
         self.batch_size, self.max_seq_length = batch_size, max_seq_length
         self.most = self._packing.most
         self.max_predictions = self._packing.most_of(_predictions(self.masking, max_seq_length))

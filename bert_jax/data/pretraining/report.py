@@ -211,9 +211,9 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
             "the corpus is one document"
             + (
                 ": every 'random' second sentence comes from the same document, some are true neighbours; separate "
-                "documents by blank lines, or use --objective none"
+                "documents by blank lines (or as --documents says), or use --objective none"
                 if objective != "none"
-                else "; if it should be more, separate documents by blank lines"
+                else "; if it should be more, separate documents by blank lines (or as --documents says)"
             )
         )
     elif text["sentences_per_document_median"] < 2:

@@ -1,6 +1,7 @@
 """Which files are the corpus, and what they are: by suffix and first bytes. Files that are not text are named."""
 
 import glob
+import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
@@ -57,7 +58,10 @@ def find_sources(
     found: dict[Path, CorpusFile] = {}
     for name in inputs:
         # Resolved once: that asks the system about every folder above a file.
-        paths = [(path, real) for path in _expand(str(name)) if skip not in (real := path.resolve()).parents]
+        given = _expand(str(name))
+        paths = [(path, real) for path in given if skip not in (real := path.resolve()).parents]
+        if given and not paths:
+            raise UserError(f"{name}: lies in the output {exclude}, whose files are no text; choose another output")
         if not paths:
             raise UserError(
                 f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
@@ -89,12 +93,14 @@ def _expand(name: str) -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """Sorted by name, without hidden files."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    """Sorted by name, without hidden files; links are followed, and a broken one is a file that cannot be read."""
+    found, entered = [], {folder.resolve()}
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        inside = {name: Path(parent, name).resolve() for name in folders if not name.startswith(".")}
+        folders[:] = [name for name, real in inside.items() if real not in entered]  # a link may lead back up
+        entered.update(inside.values())
+        found += [Path(parent, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in found if path.is_file() or path.is_symlink())
 
 
 def _format_of(path: Path, format: str | None, plain_format: str) -> str:

@@ -77,7 +77,7 @@ class TokenIds:
         restored. Raises UserError for an id outside the vocabulary.
         """
         with library_errors("ids on which the decoder of tokenizer.json fails"):
-            return self._backend.decode(self._valid(_one_row(ids)), skip_special_tokens=skip_special_tokens)
+            return self._backend.decode(self._valid(_one_row(ids)), skip_special_tokens=bool(skip_special_tokens))
 
     def batch_decode(self, rows: Sequence[Sequence[int]] | np.ndarray, skip_special_tokens: bool = False) -> list[str]:
         """The text of each row of ids: an array [B, L], or lists of any lengths."""

@@ -217,6 +217,8 @@ class Tokenizer(TokenIds):
     ) -> "Tokenizer":
         """A tokenizer from WordPiece pieces in the order of their ids; [UNK], [CLS] and [SEP] must be among them."""
         ids = {piece: i for i, piece in enumerate(pieces)}
+        if broken := next((piece for piece in pieces if "\n" in piece or "\r" in piece), None):
+            raise UserError(f"the piece {broken!r:.40} has a line break; a vocabulary has one piece a line")
         special_tokens = {r: t for r, t in BERT_SPECIAL_TOKENS.items() if t in ids}
         missing = [t for r, t in BERT_SPECIAL_TOKENS.items() if r in ("unk", "cls", "sep") and t not in ids]
         if missing:

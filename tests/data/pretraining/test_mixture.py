@@ -115,6 +115,18 @@ def test_a_mixture_goes_on_where_another_left_each_source(sources):
             seen[source] += 1
 
 
+def test_sources_that_do_not_fit_together_are_refused(sources):
+    for shares in ((1,), (1, 1, 1, 1)):
+        with pytest.raises(UserError, match=f"shares: found {len(shares)} for 3 sources; expected one for each"):
+            mixed(sources, shares)
+    for name, value in (("objective", "sop"), ("max_seq_length", 7), ("fingerprint", "other")):
+        three = opened(sources)
+        setattr(three[1], name, value)
+        what = "tokenizer" if name == "fingerprint" else name
+        with pytest.raises(UserError, match=rf"sources: {what} .* and .*; expected the same in all"):
+            MixedBatches(three, (1, 1, 1), batch_size=4)
+
+
 def test_a_negative_step_is_refused(sources):
     with pytest.raises(ValueError, match="negative"):
         mixed(sources).batch(-1)

@@ -14,6 +14,7 @@ from bert_jax.data.text.plain import is_plain
         "It’s a café that Maria likes.",
         "Das ist ein schöner Tag.",
         "고양이는 하루 종일 잠을 잔다.",
+        "यह एक बहुत अच्छा दिन है.",
         "One " + "more " * 28 + "word.",
     ],
 )
@@ -27,6 +28,10 @@ def test_a_whole_sentence_of_words_is_plain(sentence):
         ("Cats sleep well.", "three words"),
         ("One " + "more " * 29 + "word.", "31 words"),
         ("The 7 cats sleep all day.", "a digit"),
+        ("In practice even n² algorithms are slow.", "a raised digit"),
+        ("He ate ½ of the cake today.", "a fraction"),
+        ("The café; it was closed today.", "a semicolon"),
+        ("It’s a café that Maria likes", "no end"),
         ("The cats (all three) sleep.", "brackets"),
         ('The cats said "good night" twice.', "quotes"),
         ("The cats sleep; the dogs bark.", "a semicolon"),

@@ -86,6 +86,26 @@ def test_a_folder_a_glob_and_a_double_star_name_files_in_order(tmp_path):
     assert names("b/*.txt", "a.txt", "b") == ["b/1.txt", "b/2.txt", "a.txt", "b/c/3.txt", "b/c/4.log"]
 
 
+def test_links_below_a_folder_are_followed_once_and_a_broken_one_is_a_file_to_read(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.txt").write_text("two\n")
+    (tmp_path / "texts" / "a.txt").write_text("one\n")
+    (tmp_path / "texts" / "linked").symlink_to(tmp_path / "other")
+    (tmp_path / "other" / "back").symlink_to(tmp_path / "texts")
+    found = [source.path.relative_to(tmp_path) for source in find_sources([tmp_path / "texts"])]
+    assert found == [Path("texts/a.txt"), Path("texts/linked/b.txt")]
+    (tmp_path / "texts" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    assert tmp_path / "texts" / "gone.txt" in [source.path for source in find_sources([tmp_path / "texts"])]
+
+
+def test_text_that_lies_in_the_output_is_said_to(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    for name in (tmp_path, tmp_path / "a.txt"):
+        with pytest.raises(UserError, match=r"lies in the output .*, whose files are no text; choose another output"):
+            find_sources([name], exclude=tmp_path)
+
+
 def test_files_of_wikiextractor_are_recognised_and_lose_titles_and_redirects(tmp_path):
     pages = [
         {

@@ -57,6 +57,12 @@ def test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence(options, new
     assert 0.9 * wanted - 100 * books < held <= wanted + 1
 
 
+def test_line_ends_of_windows_hold_out_the_same_documents():
+    for seed in range(20):
+        text = long_text(10, seed)
+        assert measured(text.replace("\n", "\r\n") + "\r", "") == measured(text, "")
+
+
 def test_a_corpus_of_few_documents_is_evaluated_on_their_ends(options, tmp_path, capsys):
     write_books(tmp_path, *(long_text(600, seed) for seed in range(3)))
     manifest = prepare(PrepareOptions(**options))

@@ -509,6 +509,10 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
     capsys.readouterr()
     assert pretrain.main(words) == EXIT_DONE
     assert f"finished: all 3 steps are done; to train on, start another run with init={run}" in capsys.readouterr().err
+    for changed in (f"text={tmp_path}/*.jsonl", "text_options.vocab_size=70"):
+        name = changed.partition("=")[0]
+        with pytest.raises(UserError, match=rf"{name}: has changed, and the data in .* was prepared before; say again"):
+            pretrain.main([*words, changed, f"allow_change={name}"])
     assert pretrain.main([*words[:2], f"init={run}", f"run={run}2", "phases=((32, 2, 3),)"]) == EXIT_DONE
     assert "begins anew" not in capsys.readouterr().err
     shutil.rmtree(run / "checkpoints")
