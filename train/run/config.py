@@ -153,7 +153,8 @@ def _parse(text: str, hint: Any, path: str) -> Any:
     if hint in (int, float):
         try:
             value = _number(text.replace("_", ""), hint)
-        except ValueError:
+            math.isfinite(value)
+        except (ValueError, OverflowError):  # a whole number of hundreds of digits has no float
             value = math.nan
         if not math.isfinite(value) or (hint is int and value != int(value)):
             raise UserError(f"{path}: found {quoted(text)}; expected {'a whole' if hint is int else 'a finite'} number")

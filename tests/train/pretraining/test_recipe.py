@@ -56,6 +56,8 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
         ("optimizer.b1", "7", ("optimizer.b1",)),
         ("optimizer.learning_rate", "fast", ("optimizer.learning_rate", "'fast'", "number")),
         ("eval_every", "2.5", ("eval_every", "'2.5'", "whole number")),
+        ("eval_every", "9" * 400, ("eval_every", "whole number")),
+        ("eval_every", "9" * 5000, ("eval_every", "whole number")),
         ("init_optimizer", "maybe", ("init_optimizer", "'maybe'", "true or false")),
         ("masking.strategy", "robrta", ("masking.strategy", "'robrta'", "roberta")),
         ("phases", "128", ("phases",)),
