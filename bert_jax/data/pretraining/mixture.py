@@ -124,9 +124,9 @@ class MixedBatches:
             raise UserError(f"shares: found {len(shares)} for {len(self._sources)} sources; expected one for each")
         for name in ("max_seq_length", "objective", "masking", "fingerprint"):
             values = [getattr(source, name) for source in self._sources]
-            if other := next((value for value in values if value != values[0]), None):
+            if others := [value for value in values if value != values[0]]:
                 what = "tokenizer" if name == "fingerprint" else name
-                raise UserError(f"sources: {what} {values[0]!r:.60} and {other!r:.60}; expected the same in all")
+                raise UserError(f"sources: {what} {values[0]!r:.60} and {others[0]!r:.60}; expected the same in all")
         self._pattern = Pattern(shares)
         self._first_rows = np.zeros(len(sources), np.int64) if first_rows is None else np.asarray(first_rows, np.int64)
         self._first_row = first_row

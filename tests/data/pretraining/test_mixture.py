@@ -119,7 +119,7 @@ def test_sources_that_do_not_fit_together_are_refused(sources):
     for shares in ((1,), (1, 1, 1, 1)):
         with pytest.raises(UserError, match=f"shares: found {len(shares)} for 3 sources; expected one for each"):
             mixed(sources, shares)
-    for name, value in (("objective", "sop"), ("max_seq_length", 7), ("fingerprint", "other")):
+    for name, value in (("objective", "sop"), ("max_seq_length", 7), ("fingerprint", None)):
         three = opened(sources)
         setattr(three[1], name, value)
         what = "tokenizer" if name == "fingerprint" else name
