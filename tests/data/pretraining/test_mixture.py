@@ -119,9 +119,9 @@ def test_sources_that_do_not_fit_together_are_refused(sources):
     for shares in ((1,), (1, 1, 1, 1)):
         with pytest.raises(UserError, match=f"shares: found {len(shares)} for 3 sources; expected one for each"):
             mixed(sources, shares)
-    for name, value in (("objective", "sop"), ("max_seq_length", 7), ("fingerprint", None)):
+    for name, value in (("objective", "sop"), ("max_seq_length", 7), ("fingerprint", "other")):
         three = opened(sources)
-        setattr(three[1], name, value)
+        setattr(three[0], name, value)  # the others have no fingerprint
         what = "tokenizer" if name == "fingerprint" else name
         with pytest.raises(UserError, match=rf"sources: {what} .* and .*; expected the same in all"):
             MixedBatches(three, (1, 1, 1), batch_size=4)
