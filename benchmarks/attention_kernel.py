@@ -14,7 +14,8 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from train.planning.devices import devices_of, make_ready
 from train.planning.kernels import forget_schedules, schedules
-from train.planning.machines import CHIPS, Topology, read_topology, take_topologies
+from train.planning.machines import Topology, read_topology, take_topologies
+from train.run.chips import CHIPS
 
 # base-128, large-128, large-512, and a head size of MiniLM
 SHAPES = ("64x128x12x64", "32x128x16x64", "8x512x16x64", "8x512x12x32")

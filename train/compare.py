@@ -28,6 +28,7 @@ from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 from train.run.log.curves import SCORES, has_glyphs, png
+from train.run.log.run_log import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -287,7 +288,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right")
     for row in rows:
         cells = [f"{row['step']:,}", "" if row["tokens"] is None else f"{row['tokens']:,}"]
-        cells += [_duration(row["seconds"]), _duration(row["cpu_seconds"])]
+        cells += ["" if row[name] is None else duration(row[name]) for name in ("seconds", "cpu_seconds")]
         cells += ["" if row["evaluated at"] is None else f"{row['evaluated at']:,}", _figure(row["loss"])]
         if pretraining:
             cells += [_figure(row["unigram_loss"]), _figure(row["score"]), _figure(row["nsp_accuracy"])]
@@ -300,13 +301,6 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _figure(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 @keeps_nothing

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu_parts.figures import Task, run_part
-from train.run.log.meter import peak_flops
+from train.run.chips import peak_flops
 
 PRODUCTS = {  # M, K, N
     "square": (8192, 8192, 8192),

@@ -33,7 +33,8 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.errors import UserError
-from train.run.log.meter import peak_flops, train_flops
+from train.run.chips import peak_flops
+from train.run.log.meter import train_flops
 
 Batch = dict[str, np.ndarray]
 TORCH = {

@@ -113,6 +113,7 @@ class PartFile:
     Attributes:
         path: of the part.
         is_done: whether it is complete, and made of the same.
+        unanswered: of a part that is done, what `complete` was given.
 
     Raises:
         UserError: `output` exists, or the part exists and is made of something else, and `overwrite` is False.
@@ -130,13 +131,19 @@ class PartFile:
         self._output, self._shard = new_file(output, overwrite=overwrite), shard
         self.path = shard.path(self._output)
         self._facts = {"total": total, **made_of}
-        self.is_done = self.path.exists() and self._found(shard) == self._facts
+        found = self._found(shard)
+        self.unanswered: str | None = found.pop("unanswered", None) if found else None
+        self.is_done = found == self._facts
         if not self.is_done:
             new_file(self.path, overwrite=overwrite)
 
-    def complete(self) -> None:
-        """Writes the facts; the caller then gives the file its name, which makes the part complete."""
-        write_json(_facts_of(self.path), self._facts)
+    def complete(self, unanswered: str | None = None) -> None:
+        """Writes the facts; the caller then gives the file its name, which makes the part complete.
+
+        Args:
+            unanswered: says which texts have no result; None: all have one.
+        """
+        write_json(_facts_of(self.path), self._facts | ({"unanswered": unanswered} if unanswered else {}))
 
     def join(
         self, head: Callable[[int], bytes] | None = None, header: int = 0, *, row_bytes: int | None = None
@@ -159,7 +166,7 @@ class PartFile:
             return
         for part, facts in found.items():
             assert facts is not None
-            for name in {**self._facts, **facts}:
+            for name in {**self._facts, **facts}.keys() - {"unanswered"}:
                 if facts.get(name) != self._facts.get(name):
                     same = f" with the same --{name}" if name in ("runtime", "dtype") else ""
                     raise UserError(
@@ -261,7 +268,7 @@ def serve_shard(
     made_of = {name: value for name, value in vars(arguments).items() if name not in others}
     made_of |= {"model": predict.fingerprint, **computed_by(predict), "texts": described(arguments.texts)}
     part = PartFile(arguments.output, shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
-    unanswered: Unanswered | None = None
+    unanswered = part.unanswered
     if part.is_done:
         say(f"{part.path} is complete already")
     else:
@@ -269,8 +276,8 @@ def serve_shard(
             try:
                 serve_rows()
             except Unanswered as error:
-                unanswered = error
-            part.complete()
+                unanswered = str(error)
+            part.complete(unanswered)
     part.join()
-    if unanswered is not None:
-        raise unanswered
+    if unanswered:
+        raise Unanswered(unanswered)

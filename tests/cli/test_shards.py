@@ -145,10 +145,19 @@ def test_a_part_that_was_stopped_goes_on_and_a_complete_one_is_not_made_again(
     said = capsys.readouterr().err
     assert "resuming after line 12\n" in said and "texts.txt, line 10" not in said  # which the first start said
     assert "1 of 6 texts have no vector" in said
+    assert not (tmp_path / "v-00002-of-00002.npy").exists()  # joined
     assert appended == [4, 2, 2]  # 8 lines were in the first part
     shutil.move(tmp_path / "v.npy", tmp_path / "parts.npy")
     assert main(argv) == 2
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "parts.npy").read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["embed", "likelihood"])
+def test_a_part_that_is_complete_says_again_what_has_no_answer(folders, lines, tmp_path, capsys, verb):
+    argv = [verb, str(folders["pretraining"]), str(lines), "--output", str(tmp_path / "v.jsonl"), "--shard", "2/2"]
+    for _ in range(2):
+        assert main(argv) == 2
+        assert "1 of 6 texts" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -19,8 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from train.planning.machines import CHIPS, Chip, Topology
+from train.planning.machines import Topology
 from train.planning.program import Collective, Operation, Program
+from train.run.chips import CHIPS, Chip
 
 
 class Range(NamedTuple):

@@ -14,7 +14,7 @@ from train.planning import measured
 from train.planning.devices import devices_of
 from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu
 from train.planning.kernels import forget_schedules, schedules
-from train.planning.machines import CHIPS, CPU, Topology
+from train.planning.machines import CPU, Topology
 from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
@@ -23,6 +23,7 @@ from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.steps import Steps
+from train.run.chips import CHIPS
 
 _BACKENDS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 

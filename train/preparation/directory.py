@@ -373,7 +373,10 @@ def _report(
             f"left out the held-out split: too few documents with words ({plan.dropped} in all); raise --held-out"
         )
     elif options.held_out_tail:
+        cut_short = report["held-out"]["documents"]
         of = "the document" if documents == 1 else f"each of the {documents} documents"
+        if cut_short < documents:
+            of = f"{cut_short} of the {documents} documents (the others have too few sentences)"
         report["held_out_note"] = f"held out: the last {options.held_out_tail:.1%} of {of}"
     elif by_default and report["held-out"]["documents"]:
         report["held_out_note"] = (

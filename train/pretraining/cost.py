@@ -34,8 +34,9 @@ from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
+from train.run.chips import peak_flops
 from train.run.config import to_json
-from train.run.log.meter import EVALUATION, peak_flops, slow_type_told
+from train.run.log.meter import EVALUATION, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.

@@ -30,7 +30,7 @@ from bert_jax.files import (
     refuse_special,
     write_json,
 )
-from bert_jax.formats.new_folder import remove_leftovers
+from bert_jax.formats.new_folder import refuse_foreign, remove_leftovers
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.checkpoint.manifest import ManifestError
 from train.run.config import differing_fields, to_json
@@ -140,6 +140,11 @@ class RunDirectory:
             if any(folder.iterdir()):
                 return
             folder.rmdir()
+
+    def check_export(self) -> None:
+        """Raises UserError if `export/` holds what is no former export, which the end of the run could not replace."""
+        if not self.is_remote:
+            refuse_foreign(Path(self.export))
 
     def write_folder(self, folder: epath.Path, write: Callable[[Path], object]) -> None:
         """Calls `write(path)` to write `folder`; for a bucket `path` is a temporary local folder, then copied there."""

@@ -124,6 +124,7 @@ class _Training:
         if step >= job.last_step:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
+            on_first_process(self._run.check_export)
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
             if (slow := slow_type_told(config.model, config.optimizer)) and not step:
                 log.say(slow)

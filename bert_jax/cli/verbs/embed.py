@@ -149,17 +149,17 @@ def _to_part(
     made_of = {"model": model.fingerprint, "pooling": model.pooling, "width": model.width}
     made_of |= {**computed_by(model), "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
-    unanswered: UserError | None = None
+    unanswered = part.unanswered
     if part.is_done:
         say(f"{part.path} is complete already")
     else:
         try:
             _to_file(model, lines, arguments, part.path, first=rows.start, complete=part.complete)
         except Unanswered as error:
-            unanswered = error
+            unanswered = str(error)
     join_parts(part, model.width)
-    if unanswered is not None:
-        raise unanswered
+    if unanswered:
+        raise Unanswered(unanswered)
 
 
 def _to_file(
@@ -168,7 +168,7 @@ def _to_file(
     arguments: argparse.Namespace,
     path: Path | None = None,
     first: int = 0,
-    complete: Callable[[], None] = lambda: None,
+    complete: Callable[[str | None], None] = lambda unanswered: None,
 ) -> None:
     """Writes the vectors of lines into a file, or continues it.
 
@@ -176,7 +176,10 @@ def _to_file(
         model, lines, arguments: of the verb.
         path: the file; None: --output.
         first: the number of the first line, from 0, for messages.
-        complete: called when all vectors are written, before the file gets its name.
+        complete: called when all vectors are written, before the file gets its name; with what has no vector, or None.
+
+    Raises:
+        Unanswered: some lines have no vector.
     """
     made_of = {
         "model": model.fingerprint,
@@ -200,11 +203,13 @@ def _to_file(
                 told = time.monotonic()
                 rate = (file.rows - before) / (told - begin)
                 say(f"{file.rows:,} lines, {rate:,.0f} a second")
-        complete()
+        total = f"{file.missing} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)"
+        unanswered = total if file.missing else None
+        complete(unanswered)
         path, by = file.finish(), " in ".join(computed_by(model).values())
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
-    if file.missing:
-        raise Unanswered(f"{file.missing} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
+    if unanswered:
+        raise Unanswered(unanswered)
 
 
 def _described(file: Path) -> dict[str, Any]:

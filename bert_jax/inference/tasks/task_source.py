@@ -58,7 +58,8 @@ def items_of(given: Any, what: str = "a text or a list of texts") -> list[Any]:
     Raises:
         UserError: it is no such thing; the message says that `what` is expected.
     """
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+    is_scalar = isinstance(given, np.ndarray) and given.ndim == 0
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping) or is_scalar:
         raise UserError(f"expected {what}, found {type(given).__name__} ({given!r:.40})")
     return list(given)
 

@@ -11,8 +11,9 @@ import pytest
 from train.planning import kernels
 from train.planning.estimate import estimate_tpu
 from train.planning.kernels import Schedule, read_schedule, schedules
-from train.planning.machines import CHIPS, read_topology
+from train.planning.machines import read_topology
 from train.planning.program import Operation, Program, read_program
+from train.run.chips import CHIPS
 
 # As libtpu writes it, without the operations between: an outer loop of 6 turns, whose index lies in memory meanwhile,
 # a branch that skips the rest of a turn, an inner loop that starts at 2, ends at 5 and has 4 bundles, and a tail.

@@ -14,14 +14,13 @@ from bert_jax.errors import UserError
 from tests.tiny import CONFIG, OPTIMIZER
 from train import plan, pretrain
 from train.planning import estimate, fit, measured, planner
-from train.planning.machines import CHIPS, read_topology
+from train.planning.machines import read_topology
 from train.planning.picture import draw_plans
 from train.planning.program import Collective, Operation, Program
 from train.planning.report import print_fit, warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
 from train.run.ending.stopping import EXIT_DONE
-from train.run.log.meter import peak_flops
 
 RECIPE = """from bert_jax.training.optimizer import OptimizerConfig
 from tests.tiny import CONFIG
@@ -272,14 +271,6 @@ def test_exchanges_take_their_bytes_over_the_links():
     assert alone == (0, 0)
     slices = estimate.exchange_time([waited._replace(group=32)], read_topology("2xv5e:4x4"))
     assert slices.low > estimate.exchange_time([waited._replace(group=16)], read_topology("2xv5e:4x4")).low
-
-
-def test_the_chips_peaks_are_those_that_the_log_counts_with():
-    names = {"v3": "TPU v3", "v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
-    names |= {"tpu7x": "TPU7x", "a100": "NVIDIA A100", "h100": "NVIDIA H100", "h200": "NVIDIA H200"}
-    assert {name: chip.flops / chip.devices for name, chip in CHIPS.items()} == {
-        name: peak_flops(kind) for name, kind in names.items()
-    }
 
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler (libtpu) is not installed")

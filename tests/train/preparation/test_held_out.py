@@ -77,6 +77,12 @@ def test_a_corpus_of_few_documents_is_evaluated_on_their_ends(options, tmp_path,
     assert prepare(PrepareOptions(**options)) == manifest
 
 
+def test_the_report_says_of_how_many_documents_the_ends_are_held_out(options, tmp_path, capsys):
+    write_books(tmp_path, *(long_text(600, seed) for seed in range(2)), "One line alone.")
+    print_report(prepare(PrepareOptions(**options)), title="done")
+    assert "held out: the last 10.0% of 2 of the 3 documents (the others" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_text_too_short_to_hold_a_part_out_says_so(options, tmp_path):
     write_books(tmp_path, *(long_text(30, seed) for seed in range(3)))
     manifest = prepare(PrepareOptions(**options))

@@ -516,6 +516,11 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
     assert pretrain.main([*words[:2], f"init={run}", f"run={run}2", "phases=((32, 2, 3),)"]) == EXIT_DONE
     assert "begins anew" not in capsys.readouterr().err
     shutil.rmtree(run / "checkpoints")
+    (run / "export" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"export: holds 'notes\.txt'; only a former export can be replaced"):
+        pretrain.main(words)
+    assert not (run / "checkpoints").exists()  # found before the first step
+    (run / "export" / "notes.txt").unlink()
     assert pretrain.main(words) == EXIT_DONE
     assert f"{run / 'export'} is there, and no checkpoint: training begins anew" in capsys.readouterr().err
 

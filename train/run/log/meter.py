@@ -12,31 +12,10 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.runtime.cpu import multiplies_bfloat16
 from bert_jax.training.optimizer_config import OptimizerConfig
+from train.run.chips import peak_flops
 
-# Peak bfloat16 operations per second of one JAX device (a v3 or TPU7x chip has two), from the makers' data sheets:
-# https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. A TPU's key is
-# JAX's whole device_kind, where "TPU v5" is v5p and "TPU v5 lite" v5e; a GPU's device_kind starts with the key, and
-# ends in its memory and form factor.
-_TPU_FLOPS = {
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "TPU7x": 1153.5e12,
-}
-_GPU_FLOPS = {"NVIDIA A100": 312e12, "NVIDIA H100": 989e12, "NVIDIA H200": 989e12}
 EVALUATION = 1 / 3  # the time of a forward pass, as a share of that of a training step with as many tokens
 _LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Peak bfloat16 operations per second of a device, by JAX's name for it; None if unknown."""
-    gpu = next((flops for name, flops in _GPU_FLOPS.items() if device_kind.startswith(name)), None)
-    return _TPU_FLOPS.get(device_kind, gpu)
 
 
 def slow_type_told(model: BertConfig, optimizer: OptimizerConfig) -> str | None:

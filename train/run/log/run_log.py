@@ -238,7 +238,7 @@ def _beside_baseline(name: str, values: dict[str, float]) -> str:
 
 def _as_text(name: str, value: float) -> str:
     if name == "eta_seconds":
-        return f"ETA {_duration(value)}"
+        return f"ETA {duration(value)}"
     if name == "learning_rate":
         return f"lr {value:.2e}"
     if name == "padding_share":
@@ -250,7 +250,8 @@ def _as_text(name: str, value: float) -> str:
     return f"{name} {value:,.4g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 3:08:15."""
     if not math.isfinite(seconds):
         return "unknown"
     minutes, seconds = divmod(round(seconds), 60)

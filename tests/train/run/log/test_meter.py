@@ -9,7 +9,7 @@ from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.optimizer_config import OptimizerConfig
 from train.run.log import meter as metering
-from train.run.log.meter import Meter, Spent, mean_of_good_steps, peak_flops, slow_type_told, train_flops
+from train.run.log.meter import Meter, Spent, mean_of_good_steps, slow_type_told, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -134,31 +134,6 @@ def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
     forward = jax.jit(lambda p: model.apply({"params": p}, ids, mlm_positions=positions).prediction_logits)
     cost = forward.lower(params).compile().cost_analysis()
     assert train_flops(config, 128, 20) / 3 == pytest.approx(cost["flops"], rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("kind", "tflops_a_chip", "devices_a_chip"),
-    [
-        ("TPU v3", 123, 2),
-        ("TPU v4", 275, 1),
-        ("TPU v5 lite", 197, 1),
-        ("TPU v5", 459, 1),  # v5p
-        ("TPU v6 lite", 918, 1),
-        ("TPU7x", 2307, 2),
-        ("NVIDIA A100-SXM4-80GB", 312, 1),
-        ("NVIDIA H100 80GB HBM3", 989, 1),
-        ("NVIDIA H200", 989, 1),
-    ],
-)
-def test_the_peak_of_a_device_is_its_share_of_what_the_data_sheet_says_of_the_chip(
-    kind: str, tflops_a_chip: int, devices_a_chip: int
-):
-    assert peak_flops(kind) == tflops_a_chip * 1e12 / devices_a_chip
-
-
-@pytest.mark.parametrize("kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090"])
-def test_an_unknown_device_has_no_peak(kind: str):
-    assert peak_flops(kind) is None
 
 
 @pytest.mark.parametrize(("model", "optimizer", "cpu_has", "said"), [
