@@ -50,7 +50,7 @@ beam: $(BEAM)  ## the tests of --runner beam, in .venv-beam: Beam takes no newer
 faults: $(if $(PARITY),$(DEV),$(CHECK))  ## kills, damage, full disks, hostile files: each promise of docs/reliability.md, counted
 	$(BIN)/python -m tests.faults.run --write
 
-mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 200 places, one at a time: the tests must notice each
+mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 400 places, one at a time: the tests must notice each
 	$(BIN)/python -m tests.mutants.run
 
 check: $(CHECK)  ## lint, types, the fast tests and the audit (AUDIT=no leaves that out): before every commit

@@ -40,8 +40,9 @@ start)
   shift
   (($#)) || { echo "say what to train: $0 start configs/bert_base.py data=... run=..." >&2 && exit 2; }
   printf -v words ' %q' "$@"
+  [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ] || printf -v cache 'JAX_COMPILATION_CACHE_DIR=%q ' "$JAX_COMPILATION_CACHE_DIR"
   on all "$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }
-    cd bert_jax && rm -f ~/run.code && { RESTART_CODE=~/run.code nohup launch/restart.sh \
+    cd bert_jax && rm -f ~/run.code && { ${cache:-}RESTART_CODE=~/run.code nohup launch/restart.sh \
     .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
   ;;
 running) on 0 "$running" ;; # ends with 0 if a run is going on

@@ -251,6 +251,16 @@ def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
     assert "say ZONE=" in on_pod(pod, "tpu_vm.sh", "create", ZONE="").stderr
 
 
+def test_the_hosts_keep_compiled_programs_where_the_user_says(pod: Path):
+    for host in ("host-0", "host-1"):
+        python = pod / host / "bert_jax" / ".venv" / "bin" / "python"
+        python.write_text('#!/bin/bash\necho "$JAX_COMPILATION_CACHE_DIR" > cache\n')
+    bucket = "gs://b/com piled"
+    assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py", JAX_COMPILATION_CACHE_DIR=bucket).returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "bert_jax" / "cache") == [bucket]
+
+
 def test_a_run_on_a_tpu_vm_is_stopped_and_not_started_twice(pod: Path):
     for host in ("host-0", "host-1"):
         trap = "#!/bin/bash\ntrap 'exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n"

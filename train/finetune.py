@@ -26,7 +26,7 @@ Fine-tunes a pretrained BERT on a task, and scores it as the task's official scr
     python -m train.finetune configs/finetune.py init=runs/demo train=mails.csv dev=0.1 text=body label=folder
     python -m train.finetune configs/finetune_squad.py init=DIR data=squad
 
-Words:
+Arguments:
     init=SOURCE            a run directory, a folder or a published model
     task=TASK              classify (your own table: text=, pair=, label= name its columns), tag (columns of words and
                            tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc

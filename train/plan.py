@@ -28,12 +28,13 @@ Says what a pretraining run would take on machines that you do not have. Nothing
     python -m train.plan configs/bert_base.py --topology v5e:1x1 --topology v5e:4x4
     python -m train.plan configs/bert_large.py --topology v5e:16x16 mesh.zero=8 --price 1.20
 
-Words:
+Arguments:
     --topology KIND:SHAPE  the machine, once or more: v3, v5e, v6e with two axes (v5e:16x16); v4, v5p, tpu7x with three
                            (v4:2x2x4); 2xv5e:16x16 two slices; a100, h100, h200 (h100:8); cpu:8 virtual CPU devices
     FIELD=VALUE            any field of the config, as for python -m train.pretrain
-    --price P              of a chip for an hour: also prints the cost of the run
-    --fit                  find the rows at a time, the layout and the remat that fit and are fastest: compiles several
+    --price P              the price of a chip for an hour, in any currency: also prints the cost of the run
+    --fit                  find the rows at a time, the layout and the remat that fit and are fastest; compiles several
+                           settings, which takes minutes each
     --picture FILE.png     draw memory and time by part;  --overwrite  replace the file
     --json                 print the figures as one JSON object on stdout, and the tables on stderr
 

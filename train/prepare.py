@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(prog=in_own_words("python -m train.prepare"), description=in_own_words(__doc__ or ""))
     add = p.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
-    add("--output", metavar="DIR", type=Path)
+    add("--output", metavar="DIR", type=Path, help="the folder to write; the same command resumes it")
     add("--check", metavar="DIR", type=Path, help="verify a prepared directory and print its report")
     add("--show", metavar="DIR", type=Path, help="print examples of a prepared directory")
     add("--limit", metavar="N", type=int, help="--show: print at most N examples")
@@ -76,28 +76,34 @@ def parser() -> argparse.ArgumentParser:
         "--character-coverage",
         metavar="SHARE",
         type=float,
-        help="of the text, by the characters of a new vocabulary; words with others become [UNK]\n"
-        f"(default: {CHARACTER_COVERAGE}; 1: all)",
+        help="the share of the text that the characters of a new vocabulary cover; words with other\n"
+        f"characters become [UNK] (default: {CHARACTER_COVERAGE}; 1: every character)",
     )
-    add("--cased", action="store_true", default=None, dest="cased")
-    add("--uncased", action="store_false", default=None, dest="cased")
-    add("--strip-accents", action=argparse.BooleanOptionalAction, default=None)
+    add("--cased", action="store_true", default=None, dest="cased", help="keep upper case")
+    uncased = "lower-case the text (default, unless --vocab says otherwise)"
+    add("--uncased", action="store_false", default=None, dest="cased", help=uncased)
+    accents = "remove accents; default: if uncased, unless the text is Korean, Japanese or Indic"
+    add("--strip-accents", action=argparse.BooleanOptionalAction, default=None, help=accents)
     add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
-    add("--objective", default="nsp", choices=OBJECTIVES)
+    objective = "pairs of sentences: BERT's (nsp, default), ALBERT's (sop), or none (RoBERTa)"
+    add("--objective", default="nsp", choices=OBJECTIVES, help=objective)
     add("--rows", default=ROWS[0], choices=ROWS, help="for --objective none: what fills a row (default: doc-sentences)")
     add(
         "--twice",
         metavar="SHARE",
         type=float,
         default=0.0,
-        help="for --rows sentences: of the sentences, those that stand in their row twice (default: 0)",
+        help="for --rows sentences: the share of the sentences that have a cut copy of themselves\n"
+        "in their row (default: 0)",
     )
     add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
     add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
-    add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)
-    add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
+    masked = "the share of the tokens to predict (default: 0.15)"
+    add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15, help=masked)
+    short = "the share of the examples that are made shorter (default: 0.1)"
+    add("--short-seq-prob", metavar="SHARE", type=float, default=0.1, help=short)
     add("--dupe-factor", metavar="N", type=int, help="passes over the text; default: 10; 1 for objective none")
-    add("--whole-word-masking", action="store_true")
+    add("--whole-word-masking", action="store_true", help="mask all pieces of a word together")
     add("--held-out", metavar="SHARE", type=float, help="default: 0.005, more of a small text; 0 for recipe google")
     add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")
     add("--workers", metavar="N", type=int, help="processes; default: the available cores")

@@ -43,7 +43,7 @@ Pretrains a BERT: masked language model and sentence pairs, sharded over all dev
     python -m train.pretrain configs/bert_base.py data=DIR run=runs/NAME   data made by python -m train.prepare
     python -m train.pretrain configs/bert_base.py data=random --dry-run    what it would cost; trains nothing
 
-Words:
+Arguments:
     run=runs/NAME          the run directory (default: the config's name and the date); the same command resumes it
     data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on the training examples of DIR, which data=
                            must not have, and not on the held-out part of data=
@@ -58,6 +58,8 @@ Words:
                            says the shares
     sweep_in=together      of a sweep: all members in one program; turn: one after the other (default); auto
     merge=average          of such a sweep: export the average of the members' weights too
+    stop_after=50m         land the decay of optimizer.schedule=stable within this time
+    blimp=DIR              score BLiMP's minimal pairs while training; probe=, finetune=: other scores (--fields)
     allow_change=a,b       resume even though these fields of the config have changed
     FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --fields               list all fields, with their values in this config, types and meanings

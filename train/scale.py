@@ -57,9 +57,8 @@ def main(argv: Sequence[str]) -> int:
     """Prints the table; returns the exit code, raises UserError for the user's mistakes."""
     parser = Parser(prog=in_own_words("python -m train.scale"), description=in_own_words(__doc__ or ""))
     parser.add_argument("words", nargs="*", metavar="CONFIG.py | FIELD=VALUE")
-    parser.add_argument(
-        "--devices", default=",".join(map(str, DEVICES)), help="numbers of devices, with commas between"
-    )
+    numbers = "numbers of devices, with commas between (default: %(default)s)"
+    parser.add_argument("--devices", default=",".join(map(str, DEVICES)), help=numbers)
     given = parser.parse_intermixed_args(argv)
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", given.devices):
         raise UserError(f"--devices: found {given.devices!r}; expected whole numbers such as 8,256")

@@ -57,9 +57,13 @@ _LONGEST_WAIT = 300.0
 
 def parser() -> argparse.ArgumentParser:
     """The command line before the "--"."""
-    p = Parser(prog=in_own_words("python -m train.supervise"), description=in_own_words(ABOUT))
-    p.add_argument("--restarts", metavar="N", type=int, default=10, help="without progress (default: 10)")
-    p.add_argument("--wait", metavar="SECONDS", type=float, default=5.0, help="before the first of them (default: 5)")
+    program = in_own_words("python -m train.supervise")
+    usage = f"{program} [-h] [--restarts N] [--wait SECONDS] -- COMMAND ..."
+    p = Parser(prog=program, usage=usage, description=in_own_words(ABOUT))
+    restarts = "give up after N restarts in a row without a new checkpoint (default: 10)"
+    p.add_argument("--restarts", metavar="N", type=int, default=10, help=restarts)
+    wait = "seconds before the first restart, then twice as long each time, at most 300 (default: 5)"
+    p.add_argument("--wait", metavar="SECONDS", type=float, default=5.0, help=wait)
     return p
 
 

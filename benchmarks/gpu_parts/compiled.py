@@ -1,7 +1,7 @@
 """A folder of `export-compiled`, run on the GPU: a part of benchmarks/gpu.py.
 
 Programs for cpu and cuda are made, and run by `python -m bert_jax run-compiled`, and in this process: their outputs are
-those of the pipeline's own function on the same device, to the bit, and those of the CPU but for rounding.
+those of the pipeline's own function on the same device, bit for bit, and those of the CPU but for rounding.
 """
 
 import subprocess

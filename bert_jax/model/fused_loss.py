@@ -101,7 +101,8 @@ def _sums_backward(options: _Options, gradients: Any, cotangents: tuple[Array, A
     dx_CRE, dtable_VE, dbias_V, nll_CR, correct_CR = gradients
     loss, correct = cotangents
     dweights_CR = nll_CR * loss + correct_CR * correct
-    return dx_CRE * loss.astype(dx_CRE.dtype), dtable_VE * loss, dbias_V * loss, None, dweights_CR
+    dx_CRE = (dx_CRE.astype(jnp.float32) * loss).astype(dx_CRE.dtype)  # the loss has more digits than bfloat16
+    return dx_CRE, dtable_VE * loss, dbias_V * loss, None, dweights_CR
 
 
 _sums.defvjp(_sums_forward, _sums_backward)

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-Weight = Callable[[jax.Array], jax.Array]
-"""The number of averaged weights, from 1 and with the newest -> the share of the newest in the mean, float32."""
+Weight = Callable[[jax.Array, jax.Array], jax.Array]
+"""The number of averaged weights, from 1 and with the newest, and the step -> the newest's share in the mean."""
 
 
 class AverageState(NamedTuple):
@@ -23,24 +23,27 @@ class AverageState(NamedTuple):
     mean: Any
 
 
-def average_weights(weight: Weight, *, first: int = 0) -> optax.GradientTransformationExtraArgs:
+def average_weights(
+    weight: Weight, *, first: Callable[[dict[str, Any]], jax.typing.ArrayLike] = lambda extra: 0
+) -> optax.GradientTransformationExtraArgs:
     """Averages the weights that the updates lead to, and changes no update: the last link of a chain.
 
-    With `weight = lambda n: 1 / n` the mean is uniform (SWA, arXiv 1803.05407). With the n-th
+    With `weight = lambda n, step: 1 / n` the mean is uniform (SWA, arXiv 1803.05407). With the n-th
     `(1 - d) / (1 - d ** n)` it is the exponential moving average with bias correction, `optax.ema(d)` of the weights.
 
     Args:
         weight: 1 for the first.
-        first: the step (consumed batches, from 0) whose update is the first to count; before it the mean is the newest
-            weights.
+        first: the extra arguments of `update` -> the step (consumed batches, from 0) whose update is the first to
+            count; before it the mean is the newest weights.
     """
 
     def init(params: Any) -> AverageState:
         return AverageState(jnp.zeros([], jnp.int32), jax.tree.map(lambda p: jnp.array(p, jnp.float32), params))
 
-    def update(updates: Any, state: Any, params: Any = None, *, step: Any, **_: Any) -> tuple[Any, AverageState]:
-        count = jnp.where(jnp.asarray(step) < first, 0, state.count + 1)
-        share = jnp.where(count > 1, weight(jnp.maximum(count, 1)), 1.0)
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, AverageState]:
+        step = jnp.asarray(extra["step"])
+        count = jnp.where(step < first(extra), 0, state.count + 1)
+        share = jnp.where(count > 1, weight(jnp.maximum(count, 1), step), 1.0)
 
         def mean(old: jax.Array, new: jax.Array) -> jax.Array:
             # The difference, not (1 - share) * old: that factor's rounding would shrink the mean at every step.

@@ -23,8 +23,8 @@ class MomentsState(NamedTuple):
     nu: Any
 
 
-Decay = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""The number of an update, from 1 -> its decay rate d, 1 - d, and 1 - the product of all rates up to it."""
+Decay = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""The number of an update, from 1, and the step -> its decay rate d, 1 - d, and 1 - the product of all rates so far."""
 
 
 def decay_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> Decay:
@@ -32,27 +32,33 @@ def decay_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> Dec
 
     Args:
         half_life: tokens.
-        batches: (steps, tokens of a batch) of each part of the run; the last one goes on. The n-th update is taken for
-            that of the n-th batch, which it is if no step was skipped.
+        batches: (steps, tokens of a batch) of each part of the run; the last one goes on. The step (consumed batches,
+            from 0) says which part it is. The product takes the n-th update for that of the n-th batch, which it is if
+            no step was skipped; with moments of an earlier run it is nearly 0 in any case.
     """
     steps, tokens = np.array(batches, np.float64).T
     halvings = tokens / half_life  # of each update
     first = np.concatenate([[0.0], np.cumsum(steps)[:-1]])
     before = np.concatenate([[0.0], np.cumsum(steps * halvings)[:-1]])
-    table = jnp.asarray(np.stack([0.5**halvings, -np.expm1(-math.log(2) * halvings), halvings, before], 1), jnp.float32)
+    rates = jnp.asarray(np.stack([0.5**halvings, -np.expm1(-math.log(2) * halvings)], 1), jnp.float32)
+    products = jnp.asarray(np.stack([halvings, before], 1), jnp.float32)
+    starts = jnp.asarray(first, jnp.int32)
 
-    def at(count: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        part = jnp.searchsorted(jnp.asarray(first, jnp.int32), count - 1, side="right") - 1
-        b2, rest, each, past = table[part]
-        halved = past + each * (count - jnp.asarray(first, jnp.int32)[part])
-        return b2, rest, -jnp.expm1(-math.log(2) * halved)
+    def part_of(step: jax.Array) -> jax.Array:
+        return jnp.searchsorted(starts, step, side="right") - 1
+
+    def at(count: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        part = part_of(count - 1)
+        each, past = products[part]
+        halved = past + each * (count - starts[part])
+        return *rates[part_of(step)], -jnp.expm1(-math.log(2) * halved)
 
     return at
 
 
 def scale_by_moments(
     b1: float | None, b2: float | Decay, eps: float, eps_placement: EpsPlacement, bias_correction: bool
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`); b1=None: with m = g.
 
     `optax.scale_by_adam` always corrects the bias. BERT's AdamWeightDecayOptimizer does not, which makes its first
@@ -64,10 +70,10 @@ def scale_by_moments(
         mu = () if b1 is None else zeros
         return MomentsState(jnp.zeros([], jnp.int32), mu, jax.tree.map(jnp.copy, zeros))
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentsState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, MomentsState]:
         del params
         count = jnp.asarray(optax.safe_increment(state.count))
-        kept, added, corrected = b2(count) if callable(b2) else (b2, 1 - b2, _one_minus_power(b2, count))
+        kept, added, corrected = b2(count, extra["step"]) if callable(b2) else (b2, 1 - b2, _one_minus_power(b2, count))
         keep = b1 or 0.0
         mu = updates if b1 is None else jax.tree.map(lambda m, g: keep * m + (1 - keep) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: kept * v + added * jnp.square(g), state.nu, updates)
@@ -83,7 +89,7 @@ def scale_by_moments(
 
         return jax.tree.map(direction, mu, nu), MomentsState(count, () if b1 is None else mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _one_minus_power(base: float, count: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,13 +32,14 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `peak`, `factors` and `traced` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed
-    batches) and `numbers=`: its second argument, if it is traced or schedule="stable" (see `warmup_stable_decay`).
-    Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
-    nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
-    and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
-    have no entry there, but one in `"matrices"`, with a first moment only. With an average of the weights the state has
-    an `AverageState` too, as `"average"`. Schedule-Free has a `ScheduleFreeState` there, and no `mu`.
+    `peak`, `factors` and `traced` are as for `make_schedule`. The schedule, half-lives and averages use `step` (int32
+    scalar, consumed batches) and `numbers=`: the schedule's second argument, if it is traced or schedule="stable" (see
+    `warmup_stable_decay`). Bias correction uses the optimizer's own count of its updates, so that a skipped step
+    changes neither the moments nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu),
+    ...}`, the same tree for AdamW and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon
+    the parameters that it updates have no entry there, but one in `"matrices"`, with a first moment only. With an
+    average of the weights the state has an `AverageState` too, as `"average"`. Schedule-Free has a `ScheduleFreeState`
+    there, and no `mu`.
 
     `batches`: (steps, tokens of a batch) of each part of the run, for half-lives, averages and clock="tokens".
 
@@ -60,7 +62,7 @@ def make_optimizer(
         matrices = optax.masked(scale_by_muon(config.momentum, config.muon_products), hidden_matrices)
     weight_decay = weight_decay_of(config, batches)
     old, updated = (weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
-    average = _average(config, batches, schedule)
+    average = _average(config, batches, schedule, traced)
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
         ("moments", moments),
@@ -74,24 +76,32 @@ def make_optimizer(
 
 
 def _average(
-    config: OptimizerConfig, batches: Sequence[tuple[int, int]], schedule: Schedule
+    config: OptimizerConfig, batches: Sequence[tuple[int, int]], schedule: Schedule, traced: bool
 ) -> optax.GradientTransformationExtraArgs | None:
     if config.name == "schedule-free":
         check(bool(batches), "name", config.name, "adamw, lamb or muon: only pretraining averages weights")
         return schedule_free(config.b1, lambda extra: schedule(*schedule_arguments(extra)))
     if (share := config.average_tail) is not None:
         check(bool(batches), "average_tail", share, "none: only pretraining averages weights")
-        return average_weights(lambda n: 1 / n, first=config.total_steps - max(1, round(share * config.total_steps)))
+        return average_weights(lambda n, step: 1 / n, first=partial(_tail_begins, share, config.total_steps, traced))
     if (tokens := config.average_half_life) is None:
         return None
     check(bool(batches), "average_half_life", tokens, "none: only pretraining counts tokens")
     rates = decay_by_tokens(tokens, batches)
 
-    def weight(count: jax.Array) -> jax.Array:
-        _, added, corrected = rates(count)
+    def weight(count: jax.Array, step: jax.Array) -> jax.Array:
+        _, added, corrected = rates(count, step)
         return added / corrected
 
     return average_weights(weight)
+
+
+def _tail_begins(share: float, total_steps: int, traced: bool, extra: dict[str, Any]) -> jax.typing.ArrayLike:
+    """The step at which the last `share` of a run begins, which may end before `total_steps` (`stop_after`)."""
+    if traced or "numbers" not in extra:
+        return total_steps - max(1, round(share * total_steps))
+    ends = extra["numbers"][1]
+    return ends - jnp.maximum(1, jnp.round(share * ends)).astype(jnp.int32)
 
 
 def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:

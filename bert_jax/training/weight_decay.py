@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from bert_jax.training.optimizer_config import OptimizerConfig
-from bert_jax.training.schedules import Schedule, progress_by_tokens, schedule_arguments
+from bert_jax.training.schedules import Schedule, in_phases, schedule_arguments
 from bert_jax.training.sharding import path_string
 
 
@@ -30,8 +31,8 @@ def weight_decay_of(config: OptimizerConfig, batches: Sequence[tuple[int, int]])
     """The weight decay, or that of each step: in proportion to its tokens, and on the average `config.weight_decay`."""
     if config.clock == "steps" or not config.weight_decay:
         return config.weight_decay
-    gone = progress_by_tokens(batches)
-    return lambda step: config.weight_decay * (gone(step + 1) - gone(step))
+    mean = sum(steps * tokens for steps, tokens in batches) / sum(steps for steps, _ in batches)
+    return in_phases(lambda step: jnp.float32(config.weight_decay), [(steps, of / mean) for steps, of in batches])
 
 
 def add_decayed_weights(weight_decay: float | Schedule) -> optax.GradientTransformation:

@@ -1,4 +1,4 @@
-"""Parts of a large file: together they are the whole, in order and to the bit, however they are made and restarted."""
+"""Parts of a large file: together they are the whole, in order and bit for bit, however they are made and restarted."""
 
 import shutil
 from importlib.util import find_spec

@@ -1,7 +1,7 @@
 """Kills runs with SIGKILL at named points and at random moments until they end, and compares them with unkilled runs.
 
 A run is killed, started again with the same command, killed again …, and at last left alone. Then its parameters,
-optimizer state, export and metrics equal, to the bit, those of a run that was never killed; fields that are times are
+optimizer state, export and metrics equal, bit for bit, those of a run that was never killed; fields that are times are
 left out. After each kill the run may have lost `SAVE_EVERY` steps, and those of the save that was in flight.
 """
 

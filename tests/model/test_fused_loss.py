@@ -233,3 +233,15 @@ def test_loss_metrics_and_every_gradient_of_a_model(name):
         # The gradient of the key's bias is zero but for rounding.
         size = 0.01 * norm if "['key']['bias']" in (name := jax.tree_util.keystr(path)) else np.linalg.norm(b)
         assert np.linalg.norm(a - b) <= 1e-6 * size, f"{name}: {np.linalg.norm(a - b)} of {size}"
+
+
+def test_the_gradient_of_bfloat16_activations_is_scaled_in_float32():
+    """bfloat16 has no 1 / 4609: the mean of many quotients of both gradients is it all the same."""
+    x, *others = inputs()
+
+    def loss(x, by):
+        return by * fused(x, *others, dtype=jnp.bfloat16)[0]
+
+    one, scaled = (np.float32(jax.grad(loss)(x.astype(jnp.bfloat16), by)) for by in (1.0, 1 / 4609))
+    nonzero = one != 0
+    np.testing.assert_allclose(np.mean(scaled[nonzero] / one[nonzero]), 1 / 4609, rtol=8e-4)

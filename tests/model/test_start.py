@@ -1,4 +1,4 @@
-"""How a new model is drawn: the published start to the bit, heads that look where they are told, the same on a mesh."""
+"""How a new model is drawn: the published start bit for bit, heads that look where they are told, the same on a mesh."""
 
 from functools import partial
 from typing import Any

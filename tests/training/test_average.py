@@ -65,6 +65,19 @@ def test_a_tail_is_the_mean_of_the_last_weights(share: float):
         np.testing.assert_allclose(means[n], weights[min(first, n) : n + 1].mean(0) if n >= first else weights[n], 1e-6)
 
 
+def test_a_tail_is_of_the_steps_that_a_run_has_time_for():
+    """Planned are 100 steps; after 6 it is known that the run ends after 10, so its tail begins at 5."""
+    config = dataclasses.replace(PLAIN, schedule="stable", total_steps=100, average_tail=0.5)
+    tx, params = make_optimizer(config, batches=[(100, 50)]), {"w": jnp.zeros(2)}
+    state, weights = tx.init(params), []
+    for step, gradient in enumerate(np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)):
+        numbers = jnp.array([80, 100] if step < 6 else [6, 10], jnp.int32)
+        updates, state = tx.update({"w": gradient}, state, params, step=step, numbers=numbers)
+        params = optax.apply_updates(params, updates)
+        weights.append(np.asarray(params["w"], np.float64))
+    np.testing.assert_allclose(averaged(state)["w"], np.mean(weights[6:], 0), rtol=1e-5)
+
+
 def test_a_skipped_step_changes_no_average():
     """The first step of the tail is skipped, so that the mean has one weight less."""
     weights, means = weights_and_averages(dataclasses.replace(PLAIN, average_tail=0.5), bad=6)

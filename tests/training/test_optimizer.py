@@ -15,11 +15,12 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.moments import MomentsState
 from bert_jax.training.muon import ProductType, orthogonalize
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.schedules import schedule_numbers
 from bert_jax.training.sharding import MeshConfig, make_mesh, path_string, state_shardings
-from bert_jax.training.weight_decay import decay_mask, is_decayed
+from bert_jax.training.weight_decay import decay_mask, is_decayed, weight_decay_of
 from bert_jax.tree import flatten, unflatten
 
 PLAIN = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, clip_norm=0.0)
@@ -531,6 +532,26 @@ def test_updates_with_a_half_life_follow_their_definition():
     of_tokens = second_moments(dataclasses.replace(config, b2_half_life=100), [(9, 50)], list(gradients))
     fixed = second_moments(dataclasses.replace(PLAIN, b2=0.5**0.5), [], list(gradients))
     np.testing.assert_allclose(of_tokens, fixed, rtol=1e-6)
+
+
+def test_a_half_life_follows_the_step_where_the_moments_are_those_of_an_earlier_run():
+    """A thousand updates before; the first step of this run has batches of 50 tokens all the same."""
+    tx = make_optimizer(dataclasses.replace(PLAIN, b2_half_life=500), batches=[(4, 50), (8, 200)])
+    params = {"w": jnp.zeros(())}
+    state = tx.init(params)
+    moments = MomentsState(jnp.int32(1000), state["moments"].mu, {"w": jnp.ones(())})
+    for step, tokens in ((0, 50), (3, 50), (4, 200)):
+        _, after = tx.update({"w": jnp.zeros(())}, state | {"moments": moments}, params, step=step)
+        np.testing.assert_allclose(after["moments"].nu["w"], 0.5 ** (tokens / 500), rtol=1e-6)
+
+
+def test_the_decay_of_a_late_step_of_a_long_run_has_all_its_digits():
+    steps = 10_000_000
+    config = dataclasses.replace(PLAIN, clock="tokens", total_steps=steps, weight_decay=0.01, learning_rate=1.0)
+    rate = weight_decay_of(config, [(steps // 2, 100), (steps // 2, 200)])
+    assert callable(rate)
+    for step, share in ((0, 2 / 3), (steps // 2 - 1, 2 / 3), (steps // 2, 4 / 3), (steps - 1, 4 / 3)):
+        np.testing.assert_allclose(rate(jnp.int32(step)), 0.01 * share, rtol=1e-6)
 
 
 RAMP = [(8, 50), (4, 100), (2, 200)]

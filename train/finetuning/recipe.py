@@ -10,6 +10,7 @@ from bert_jax.shown import ShownConfig
 from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from train.run.ending.watchdog import Budgets
+from train.run.profile import check_profile
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +52,7 @@ class FinetuneConfig(ShownConfig):
     pad                  "few": pad a batch to one of a few lengths, chosen for the texts; "max": always to max_length
     seed                 of the head, the order of the examples and dropout
     track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
+    profile              (first step, number of steps) to record with JAX's profiler, for TensorBoard; None: none
     seeds                number of runs, with seeds from `seed` on, for each of `learning_rates`, all in one program
     learning_rates       the rates of these runs; (): optimizer.learning_rate alone
     log_every            steps between two lines of the log
@@ -107,6 +109,7 @@ class FinetuneConfig(ShownConfig):
     save_every: int = 0
     keep: int = 2
     track: Literal["wandb", "mlflow"] | None = None
+    profile: tuple[int, ...] | None = None
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
     budgets: Budgets = field(default_factory=Budgets)
@@ -117,6 +120,7 @@ class FinetuneConfig(ShownConfig):
         for name in ("max_length", "max_question_length", "max_answer_length", "batch", "eval_batch"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(self.stride is None or self.stride >= 1, "stride", self.stride, "at least 1")
+        check_profile(self.profile)
         if self.pad not in ("few", "max"):
             raise UserError(f"pad: found {self.pad!r}; expected few or max")
         if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):

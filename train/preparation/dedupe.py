@@ -5,7 +5,7 @@ hashes of all units that have one remainder, and lists the numbers of the docume
 What is removed depends on the text and its order alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -62,7 +62,7 @@ def remove_duplicates(
     everything = key_of(sorted(kinds), [unit.key for unit in units])
     folder = base / everything
     folder.mkdir(parents=True, exist_ok=True)
-    places = [[unit.key, *map(int, first)] for unit, first in zip(units, firsts, strict=True)]
+    places = [[_notes_of(unit, kinds), *map(int, first)] for unit, first in zip(units, firsts, strict=True)]
     write_json(folder / "units.json", {"units": places})
     if "near" in kinds:
         parts = 1 + int(documents) // _MOST_HASHES
@@ -89,17 +89,22 @@ def _find(jobs: list[FindJob], runner: Runner) -> None:
             report.advance(1)
 
 
+def _notes_of(unit: Unit, kinds: Iterable[str]) -> str:
+    """The name of the folder of a unit's signatures and hashes."""
+    return key_of(unit.key, sorted(kinds))
+
+
 def note(job: UnitJob) -> tuple[int, int] | Failed:
     """Writes the signatures and bands of a unit's documents and the hashes of its long lines; how many there are."""
-    folder = job.options.output / "dedupe" / job.unit.key
     kinds = (job.options.dedupe or "").split(",")
+    folder = job.options.output / "dedupe" / _notes_of(job.unit, kinds)
 
     def work(documents: UnitText) -> tuple[int, int]:
         signatures: list[np.ndarray] = []
         lines: list[int] = []
         owners: list[int] = []
         number = 0
-        for text, _ in documents:
+        for text in documents.in_files():  # all of them: what is removed is named by its number in the files
             if "near" in kinds:
                 signatures.append(signature(text))
             if "lines" in kinds:

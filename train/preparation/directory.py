@@ -118,7 +118,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         try:
             tokenizer, learnt = _tokenizer(options, units, runner, failures, identity, learnt)
         except UserError:
-            (output / _UNFINISHED).unlink()  # so that the mended command may have other options
+            _remove_beginning(output)
             raise
         results = tokenise_units(options, units, tokenizer, runner, failures) if tokenizer else []
         if failures.messages or tokenizer is None:
@@ -132,7 +132,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
                 raise UserError(no_text(options))
             plan = plan_shards(options, (part for result in results for part in result.parts), documents)
         except UserError:
-            _remove_working_files(output)  # so that the mended command may have other options
+            _remove_beginning(output)
             raise
         splits = make_shards(options, plan, tokenizer, runner)
         if options.recipe == "google":
@@ -149,6 +149,12 @@ def _remove_working_files(output: Path) -> None:
     for folder in ("parts", "dedupe", "counts"):
         shutil.rmtree(output / folder, ignore_errors=True)
     (output / _UNFINISHED).unlink(missing_ok=True)
+
+
+def _remove_beginning(output: Path) -> None:
+    """So that the mended command may have other options, and another vocabulary."""
+    _remove_working_files(output)
+    shutil.rmtree(output / "tokenizer", ignore_errors=True)
 
 
 def _runner(options: PrepareOptions) -> Workers | BeamPipelines:

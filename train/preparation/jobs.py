@@ -181,6 +181,10 @@ class UnitText:
             if kept:
                 yield original, left
 
+    def in_files(self) -> Iterator[str]:
+        """The texts of all documents, as they are in the files."""
+        return iter(self._corpus)
+
     @property
     def documents(self) -> int:
         return max(0, self._corpus.documents - self.removed.documents - self._emptied)
@@ -330,15 +334,20 @@ def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
     return IndexResult(entry, *survey_index(rows, {job.number: shard}, index.max_seq_length))
 
 
-@lru_cache(maxsize=1)
 def _tokenizer(directory: Path) -> Tokenizer:
-    """Cached between jobs, because the tokenizer caches words."""
+    """Cached between jobs, because the tokenizer caches words; not if another folder has taken its place since."""
+    found = directory.stat()
+    return _loaded(directory, found.st_ino, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _loaded(directory: Path, *_: int) -> Tokenizer:
     return Tokenizer.load(directory)
 
 
 @lru_cache(maxsize=1)
-def _google_tokenizer(directory: Path) -> GoogleTokenizer:
-    return GoogleTokenizer(_tokenizer(directory))
+def _of_google(tokenizer: Tokenizer) -> GoogleTokenizer:
+    return GoogleTokenizer(tokenizer)
 
 
 def _encode(job: UnitJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
@@ -346,7 +355,7 @@ def _encode(job: UnitJob, documents: Iterable[str], tokenizer: Tokenizer) -> Sha
     sentences = _sentences(job, documents, document_lengths, keep_spaces=tokenizer.keeps_leading_space)
     dtype = token_dtype(tokenizer.vocab_size)
     google = job.options.recipe == "google"
-    encode_flat = (_google_tokenizer(job.options.output / "tokenizer") if google else tokenizer).encode_flat
+    encode_flat = (_of_google(tokenizer) if google else tokenizer).encode_flat
     tokens, lengths = [np.empty(0, dtype)], [np.empty(0, np.int64)]
     while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
         ids, id_counts = encode_flat(batch)

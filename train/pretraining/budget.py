@@ -60,8 +60,10 @@ class Budget:
         tokens = self._config.tokens_before
         pace = (seconds - self._since[1]) / (tokens(step) - tokens(self._since[0]))
         self._looks += 1
-        if self._looks == 1:  # the first steps mostly compile
-            self._since = step, seconds
+        if self._looks == 1:  # the first steps mostly compile: they tell the pace only if no time is left for more
+            took, self._since = seconds - self._since[1], (step, seconds)
+            if took < self._seconds - seconds:
+                return False
         left = self._seconds - seconds - self._reserve(step, pace)
         begins = min(next_look, self.bounds[0])
         if (tokens(self._end(begins)) - tokens(step)) * pace <= left:

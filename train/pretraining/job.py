@@ -62,9 +62,11 @@ class HeldOutBatches:
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
         rows = config.in_rows(phase).batch
-        micro = phase._replace(batch=rows // config.parts_of(phase.length, rows, batch_pieces(mesh)))
+        parts = config.parts_of(phase.length, rows, batch_pieces(mesh))
+        micro = phase._replace(batch=rows // parts)
         self._count = 0
-        counted = dataclasses.replace(config, eval_batches=-(-config.eval_batches * phase.batch // micro.batch))
+        whole = -(-config.eval_batches * phase.batch // rows)  # batches of as many examples as a step has rows
+        counted = dataclasses.replace(config, eval_batches=whole * parts)
         if (found := data.evaluation_batches(counted, micro)) is not None:
             source, self._count = found
             self._on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))

@@ -44,11 +44,16 @@ def ramped_phases(length: int, batches: Sequence[int], steps: int, **own: Any) -
     Args:
         length: of all of them.
         batches: their batch sizes, such as (16, 32, 64); each is compiled once.
-        steps: of all together, at least as many as there are batches.
+        steps: of all together.
         own: what a phase may have of its own, such as `mask=0.3`.
+
+    Raises:
+        UserError: a phase would have no step.
     """
     shares = [1 / batch for batch in batches]
     ends = [round(steps * sum(shares[:count]) / sum(shares)) for count in range(len(shares) + 1)]
+    if len(set(ends)) < len(ends):
+        raise UserError(f"phases: {steps} steps are too few for batches of {', '.join(map(str, batches))}")
     return tuple(
         Phase(length, batch, end - start, **own) for batch, start, end in zip(batches, ends[:-1], ends[1:], strict=True)
     )

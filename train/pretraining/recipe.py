@@ -28,6 +28,7 @@ from train.pretraining.phases import (
 )
 from train.run.config import as_given
 from train.run.ending.watchdog import Budgets
+from train.run.profile import check_profile
 
 __all__ = ["Phase", "PretrainConfig", "TextConfig", "seconds_of"]
 
@@ -41,8 +42,8 @@ class TextConfig(ShownConfig):
     format              of the files: "text", "jsonl", "parquet" ...; None: by the suffix
     field               the field of a JSON object or a Parquet row with the text
     unwrap              join the lines of paragraphs that are wrapped at a column
-    documents           "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
-                        unwrap: chapters
+    documents           "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs, or
+                        chapters with unwrap
     dedupe              remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
     sentences           "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with
                         few names
@@ -144,6 +145,7 @@ class PretrainConfig(ShownConfig):
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
+    profile               (first step, number of steps) to record with JAX's profiler, for TensorBoard; None: none
     """
 
     model: BertConfig = field(default_factory=BertConfig)
@@ -199,6 +201,7 @@ class PretrainConfig(ShownConfig):
     rollbacks: int = 0
     export_at_end: bool = True
     track: Literal["wandb", "mlflow"] | None = None
+    profile: tuple[int, ...] | None = None
 
     def __post_init__(self):
         total = steps_of(self.phases)
@@ -236,6 +239,7 @@ class PretrainConfig(ShownConfig):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
         self._check_scores()
+        check_profile(self.profile)
         if self.hopeless_after is not None and self.hopeless_after < 1:
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.stop_after is not None:

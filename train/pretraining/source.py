@@ -200,7 +200,8 @@ class RandomData:
         return 0
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
-        of_data = replace(config, masking=config.eval_masking, phases=_unmasked(config.phases), packed=())
+        unmasked = _unmasked(config.phases)
+        of_data = replace(config, masking=config.eval_masking, phases=unmasked, packed=(), accumulation=None)
         (alone,) = _unmasked([phase])
         return self.batches(of_data, alone), config.eval_batches
 

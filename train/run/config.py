@@ -238,7 +238,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _names_of(hint: Any) -> str:
-    return " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in _kinds_of(hint))
+    names = (str(kind) if typing.get_args(kind) else kind.__name__ for kind in _kinds_of(hint))
+    return " or ".join("none" if name == "NoneType" else name for name in names)
 
 
 def _kinds_of(hint: Any) -> tuple[Any, ...]:

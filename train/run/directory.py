@@ -85,11 +85,16 @@ class RunDirectory:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "an unnamed process"
             os.close(descriptor)
             raise UserError(
                 f"{self.path}: another run uses this directory ({holder}); wait for it, stop it, or choose another run="
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise UserError(
+                f"{lock}: cannot be locked ({error.strerror}); choose a run= on a file system that has locks (flock)"
             ) from None
         for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
             left.unlink(missing_ok=True)
@@ -130,7 +135,7 @@ class RunDirectory:
         For a start that failed because of the user's mistake: the corrected command then starts fresh.
         """
         made, self._made = self._made, []  # only once: two threads may end the run
-        if not made or (self.data / "manifest.json").exists() or read_json_lines(self.path / "metrics.jsonl"):
+        if not made or self._has_data() or read_json_lines(self.path / "metrics.jsonl"):
             return
         # Checkpoints may come before the first row of metrics, and a save that fails is the user's to mend too.
         if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
@@ -140,6 +145,11 @@ class RunDirectory:
             if any(folder.iterdir()):
                 return
             folder.rmdir()
+
+    def _has_data(self) -> bool:
+        """Whether data is prepared, or a part of it, which the same command continues."""
+        begun = (path for name in ("counts", "parts") for path in (self.data / name).glob("*"))
+        return (self.data / "manifest.json").exists() or any(begun)
 
     def check_export(self) -> None:
         """Raises UserError if `export/` holds what is no former export, which the end of the run could not replace."""
@@ -313,7 +323,7 @@ _WRITTEN = {
 # Fields that say where metrics go, suit the run to a machine, let it go on where it failed, or follow from others: a
 # resumed run may have others.
 _FREE = (
-    "packed", "track", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
+    "packed", "track", "profile", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
     "rollbacks", "hopeless_after", "blimp", "blimp_every", "blimp_pairs",
     "probe", "probe_every", "probe_examples",
     "finetune", "finetune_every", "finetune_examples", "finetune_epochs", "finetune_rate",

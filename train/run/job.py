@@ -29,7 +29,7 @@ class Job(Protocol):
     Attributes:
         config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
             checkpoints; max_failed_saves, in a row; budgets, of the watchdog; track, a service that gets
-            the metrics, or None.
+            the metrics, or None; profile, the steps to record (see `Profile`), or None.
         mesh: the devices.
         rollbacks: how often the run may go back to a good checkpoint (see `Rollbacks`).
     """

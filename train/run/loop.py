@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from train.run.goodput import Goodput
 from train.run.job import LOOK_EVERY, Batch, Job
 from train.run.log.meter import Meter, Spent, slow_type_told
 from train.run.log.run_log import open_log
+from train.run.profile import Profile
 from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
 
@@ -121,6 +122,7 @@ class _Training:
         )
         stack.callback(before_ending(lambda code, line: log.end(line)))
         self._saves = Saves(self._checkpoints, config, log.say)
+        self._profile = stack.enter_context(Profile(config.profile, self._run.path / "tensorboard", log.say))
         if step >= job.last_step:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
@@ -142,10 +144,14 @@ class _Training:
     def _take_step(self, batch: Batch, waited: float) -> None:
         shapes = tuple(array.shape for array in jax.tree.leaves(batch))
         new = shapes not in self._compiled
-        with self._phases("compile" if new else "step"), _no_collection() if new else nullcontext():
+        with self._phases("compile" if new else "step"), self._profile.step(self._step + 1), ExitStack() as stack:
+            if new:
+                stack.enter_context(_no_collection())
+                stack.enter_context(self._meter.pause())
             self._state, metrics = self._job.train_step(self._state, batch)
         self._compiled.add(shapes)
         self._step += 1
+        self._profile.end(self._step, self._state)
         done = self._step - self._first_step
         if done & (done - 1) == 0:  # 1, 2, 4, 8, …: what compiling and the first steps left, and seldom later
             give_back_free_memory()
@@ -215,7 +221,7 @@ class _Training:
             until: the step at which the run would continue.
         """
         with self._phases("save"):
-            facts = self._meter.facts(self._step)
+            facts = self._meter.facts(until)
             back_to = self._rollbacks.recover(
                 self._checkpoints, self._saves, self._job.target, trained, until, facts, self._log.say
             )

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers per question (default 1)")
     threshold = 'answer "" if its score exceeds that of the best answer by more than T'
     parser.add_argument("--null-threshold", type=float, metavar="T", help=threshold)
-    parser.add_argument("--null-odds", metavar="PATH", help="write these differences: JSON {id: score}")
+    odds = "write these differences, JSON {id: score}, for score --na-prob-file"
+    parser.add_argument("--null-odds", metavar="PATH", help=odds)
     parser.add_argument("--max-length", type=int, metavar="L", help="tokens per window (default: the run's, or 384)")
     stride = "tokens from the beginning of a window to that of the next (default: the run's, or 128)"
     parser.add_argument("--stride", type=int, metavar="N", help=stride)

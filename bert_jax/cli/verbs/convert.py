@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
     int8 = "onnx: also write onnx/model_quantized.onnx, in int8"
     parser.add_argument("--int8", action="store_true", help=int8)
-    ranges = """texts on which the ranges of int8 are found once, by NNCF, for OpenVINO: a file with one per
-                line, some hundreds; default: in each call, for onnxruntime"""
+    ranges = """texts, one per line, some hundreds: NNCF finds the ranges of int8 on them
+once, for OpenVINO; default: ranges of each call, for onnxruntime"""
     parser.add_argument("--calibrate", metavar="FILE", help=ranges)
     cost = "texts to print the cost of int8 on: a file with one per line"
     parser.add_argument("--texts", metavar="FILE", help=cost)

@@ -149,7 +149,7 @@ class StepDirectory:
             raise SaveError(f"step {step} is not saved: {self.path} cannot be tidied ({error})") from error
         if not is_remote(self.path):
             found = os.statvfs(self.path)
-            free = found.f_bfree * found.f_frsize
+            free = found.f_bavail * found.f_frsize
             if found.f_blocks and free < size:
                 room = f"{free / 1e6:,.1f} MB free, {size / 1e6:,.1f} MB needed"
                 raise SaveError(f"step {step} was not saved to {self.path}: No space left on device ({room})")

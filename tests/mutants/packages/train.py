@@ -465,7 +465,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/pretraining/job.py",
-        "eval_batches=-(-config.eval_batches * phase.batch // micro.batch)",
+        "eval_batches=whole * parts",
         "eval_batches=config.eval_batches",
         "the number of devices decides what is evaluated",
         (f"{OF_SCALE}::test_what_is_evaluated_does_not_depend_on_the_parts",),

@@ -162,3 +162,36 @@ def test_repeats_in_wikipedia_are_those_that_a_set_finds(data_dir, options, tmp_
     near = made(**options | {"dedupe": "near", "output": tmp_path / "near"})["report"]["removed"]
     assert near["documents"] < 0.02 * len(whole) and not near["lines"]
     assert np.isfinite(near["text_share"])
+
+
+def test_what_repeats_is_removed_whether_or_not_other_documents_have_plain_sentences(options, tmp_path):
+    """The numbers of what is removed are those of all documents, of which the first two have no plain sentence."""
+    (tmp_path / "texts").mkdir()
+    plain = ["The cat sat on the mat and the dog ran to the house.", "The dog ran on the mat and sat in the house."]
+    digits = ["In 1999 there were 12 cats.", "In 2001 there were 13 dogs."]
+    texts = [*digits, plain[0], plain[1], plain[1]]
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = ".,abcdefghijklmnopqrstuvwxyz"
+    pieces = [*VOCABULARY, *words, *(f"##{letter}" for letter in words)]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in dict.fromkeys(pieces)))
+    more = {"format": "jsonl", "sentences": "plain", "objective": "none", "rows": "sentences", "dedupe": "near"}
+    report = made(**options | more)["report"]
+    shard = open_shard(options["output"] / shard_folder("train", 0))
+    kept = [b"".join(sentence.tobytes() for sentence in shard.document(number)) for number in range(2)]
+    assert report["train"]["documents"] == len({*kept}) == 2
+    assert report["removed"]["documents"] == 1
+
+
+def test_a_start_that_was_stopped_is_not_taken_for_one_that_compares_other_things(options, tmp_path, monkeypatch):
+    rng = random.Random(1)
+    repeated = line(rng)
+    write(tmp_path, [[line(rng), repeated] for _ in range(8)], files=2)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dedupe, "_find", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(options, dedupe="near")
+    assert sum(repeated in lines for lines in prepared(options, dedupe="lines")) == 1

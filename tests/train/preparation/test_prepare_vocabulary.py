@@ -138,3 +138,32 @@ def test_a_new_vocabulary_leaves_out_the_rarest_characters(tmp_path):
         characters("other", vocab=str(tmp_path / "few"), character_coverage=1.0)
     with pytest.raises(UserError, match=r"--character-coverage: found 1\.5, expected a share between 0.5 and 1"):
         characters("other", vocab_size=60, character_coverage=1.5)
+
+
+def test_the_vocabulary_of_a_start_that_failed_is_not_taken_up(corpus, tmp_path):
+    bad, good = tmp_path / "bad.txt", tmp_path / "good.txt"
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *"abcdefghijklmnopqrstuvwxyz",
+        *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+    ]
+    bad.write_text("\n".join(pieces) + "\n")
+    good.write_text("\n".join([*pieces, "[MASK]"]) + "\n")
+    options = {"inputs": (str(corpus),), "output": tmp_path / "out", "dupe_factor": 1, "workers": 1}
+    with pytest.raises(UserError, match="MASK"):
+        prepare(PrepareOptions(**options, vocab=str(bad)))
+    assert prepare(PrepareOptions(**options, vocab=str(good)))["tokenizer"]["vocab_size"] == len(pieces) + 1
+
+
+def test_options_of_a_start_whose_text_was_too_little_are_not_taken_up(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("One document alone. It has two sentences.\n")
+    options = {"inputs": (str(text),), "output": tmp_path / "out", "dupe_factor": 1, "workers": 1}
+    with pytest.raises(UserError):
+        prepare(PrepareOptions(**options, vocab_size=60, objective="nsp"))
+    made = prepare(PrepareOptions(**options, vocab_size=70, cased=True, objective="none"))
+    assert Tokenizer.load(tmp_path / "out" / "tokenizer").cased
+    assert made["options"]["cased"] is True

@@ -60,6 +60,18 @@ def test_the_run_ends_in_its_time_with_its_share_of_decay(seconds_of_step, extra
     assert 0.17 <= (ends - begins) / ends <= 0.24
 
 
+def test_a_resumed_run_does_not_take_compiling_for_its_pace():
+    """A step takes 0.1 seconds; 60 are left, of which 20 go into compiling again."""
+    budget, step, seconds = Budget(config_of()), 400, 60.0
+    budget.resume({})
+    budget.look(step, step + 10, 40.0, 0.0)
+    while step < budget.bounds[1]:
+        step, seconds = step + 1, seconds + 0.1
+        if step % 10 == 0:
+            budget.look(step, step + 10, seconds, 0.0)
+    assert budget.decay and 94 <= seconds <= 100.5
+
+
 def test_a_phase_of_longer_steps_counts_as_long_as_it_takes():
     phases = (Phase(32, 8, 500), Phase(32, 32, 5_000))
     budget, seconds = trained(config_of(phases=phases), lambda step: 0.1 if step < 500 else 0.4)

@@ -73,6 +73,26 @@ def test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time():
         np.testing.assert_array_equal(batch["input_ids"], again["input_ids"])
 
 
+def test_packed_runs_evaluate_the_same_examples_whatever_computes_them():
+    """A step has 144 rows, of 250 examples; three steps' examples fill 6 batches of 144."""
+    optimizer = OptimizerConfig(warmup_steps=1)
+    fields = {"optimizer": optimizer, "phases": (Phase(16, 250, 9),), "packed": ((16, 250 / 144),), "packing": "yes"}
+    for parts in (1, 2, 9, 72):
+        config = PretrainConfig(**fields, tokens_per_device=144 // parts * 16, eval_batches=3)
+        held_out = HeldOutBatches(config, RandomData(50, "nsp"), make_mesh(MeshConfig()), config.phases[0])
+        batches = list(held_out)
+        assert {batch["input_ids"].shape[0] for batch in batches} == {144 // parts}
+        assert sum(batch["input_ids"].shape[0] for batch in batches) == 6 * 144
+
+
+def test_a_packed_batch_in_parts_does_not_refuse_its_own_evaluation():
+    config = PretrainConfig(
+        optimizer=OptimizerConfig(warmup_steps=1), phases=(Phase(16, 250, 9),), packed=((16, 250 / 144),),
+        packing="yes", accumulation=9,
+    )  # fmt: skip
+    assert len(HeldOutBatches(config, RandomData(50, "nsp"), make_mesh(MeshConfig()), config.phases[0]))
+
+
 def test_without_held_out_data_there_is_no_evaluation():
     class Data(RandomData):
         def evaluation_batches(self, config, phase):

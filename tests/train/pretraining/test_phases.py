@@ -144,6 +144,8 @@ def test_a_ramp_has_as_many_examples_of_each_batch_and_all_of_its_steps():
     ramp = ramped_phases(32, (8, 16, 32), 700, mask=0.3)
     assert ramp == (Phase(32, 8, 400, 0.3), Phase(32, 16, 200, 0.3), Phase(32, 32, 100, 0.3))
     assert sum(phase.steps for phase in ramped_phases(32, (8, 24, 40, 56), 1001)) == 1001
+    with pytest.raises(UserError, match="phases: 10 steps are too few for batches of 16, 64, 256"):
+        ramped_phases(32, (16, 64, 256), 10)
 
 
 @pytest.mark.slow
@@ -152,7 +154,7 @@ def test_the_second_moment_of_a_ramp_forgets_by_tokens():
     at = decay_by_tokens(3000, config.batches)
     tokens = np.repeat([8, 16, 32], [4, 2, 1]) * 32.0
     for count in range(1, 8):
-        b2, rest, corrected = at(jax.numpy.int32(count))
+        b2, rest, corrected = at(jax.numpy.int32(count), jax.numpy.int32(count - 1))
         kept = 0.5 ** (tokens[count - 1] / 3000)
         expected = [kept, 1 - kept, 1 - 0.5 ** (tokens[:count].sum() / 3000)]
         np.testing.assert_allclose([b2, rest, corrected], expected, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The pretraining program end to end on a small corpus: train, stop, resume to the bit, evaluate, export, refuse."""
+"""The pretraining program end to end on a small corpus: train, stop, resume bit for bit, evaluate, export, refuse."""
 
 import dataclasses
 import json

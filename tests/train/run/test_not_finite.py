@@ -85,6 +85,8 @@ def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_p
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [10, 20, 30]
     (marked,) = [row for row in rows if row["kind"] == "rollback"]
     assert (marked["step"], marked["back_to"], marked["passed_over"]) == (19, 10, 9)
+    of_a_step = rows[0]["tokens"] / rows[0]["step"]
+    assert all(row["tokens"] == row["step"] * of_a_step for row in rows if "tokens" in row)  # passed over, not doubled
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The run directory: one live run at a time, one config for all of it, a log that survives a resume."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -330,3 +332,21 @@ def test_a_resume_writes_no_config_that_is_there_already(tmp_path: Path, monkeyp
     run.settle_config(PretrainConfig(), ())
     with pytest.raises(OSError, match="No space"):
         run.settle_config(override(PretrainConfig(), {"track": "wandb"}), ())
+
+
+def test_a_failed_start_keeps_the_data_that_it_began(tmp_path: Path):
+    run = RunDirectory(str(tmp_path / "runs" / "a"))
+    run.acquire()
+    (run.data / "parts" / "u").mkdir(parents=True)
+    run.discard_failed_start()
+    run.release()
+    assert (tmp_path / "runs" / "a" / "data" / "parts" / "u").exists()
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match=r"\.lock: cannot be locked \(No locks available\); choose a run="):
+        RunDirectory(str(tmp_path)).acquire()

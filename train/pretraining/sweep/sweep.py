@@ -158,7 +158,7 @@ class _Sweep:
             if code == EXIT_NOT_FINITE or last.get("skipped_in_a_row"):  # as a single run, whose last step must be good
                 member.ended = _WHY_OUT[EXIT_NOT_FINITE]
             else:
-                member.losses, member.ended = [_loss_at(run, self._legs[member.name][-1])], "done"
+                member.losses, member.ended = [_loss_at(run, None)], "done"
         self._write()
         return code
 
@@ -177,7 +177,7 @@ class _Sweep:
             member.ended = _WHY_OUT[code]
             _say(f"{member.name} is out: {member.ended}")
         elif code in (EXIT_DONE, PAUSED):
-            member.losses.append(_loss_at(launch.run, steps[leg]))
+            member.losses.append(_loss_at(launch.run, None if last else steps[leg]))
             member.ended = "done" if last else None
         else:
             return code
@@ -235,6 +235,8 @@ class _Sweep:
         ]
         for one in members:
             at = self._legs[one.name][len(one.losses) - 1] if one.losses else None
+            if one.ended == "done":  # with stop_after the phases' steps are only the most
+                at = next((row["step"] for row in reversed(_rows(self._launches[one.name].run))), at)
             loss = one.losses[-1] if one.losses else None
             cells = (*one.fields.values(), _figure(loss), "" if at is None else f"{at:,}", one.ended or "")
             lines.append(f"| {' | '.join(cells)} |")
@@ -261,8 +263,11 @@ def _rows(run: str) -> list[dict[str, Any]]:
     return read_metrics(epath.Path(run) / "metrics.jsonl")
 
 
-def _loss_at(run: str, step: int) -> float | None:
-    evaluations = (row for row in reversed(_rows(run)) if row["kind"] == "eval" and row["step"] == step)
+def _loss_at(run: str, step: int | None) -> float | None:
+    """The held-out loss after a step; None: at the end."""
+    rows = _rows(run)
+    end = rows[-1]["step"] if rows and step is None else step
+    evaluations = (row for row in reversed(rows) if row["kind"] == "eval" and row["step"] == end)
     return next((row.get("mlm_loss") for row in evaluations), None)
 
 

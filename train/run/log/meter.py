@@ -198,7 +198,7 @@ class Meter:
         return ({} if spent is None else {"spent": spent._asdict()}) | {"unlogged": rows}
 
     def pause(self) -> "_Pause":
-        """Context manager that leaves the time spent inside it (an evaluation, a save) out of the speeds."""
+        """Context manager that leaves the time spent inside it (an evaluation, a save, compiling) out of the speeds."""
         return _Pause(self)
 
     def shift(self, seconds: float) -> None:

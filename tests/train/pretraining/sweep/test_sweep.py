@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import train.pretraining.job
+import train.run.loop
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.traced import traced
@@ -28,6 +30,7 @@ from train.pretraining.sweep.members import (
 from train.pretraining.sweep.sweep import mean_and_error
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.log.meter import Meter, Spent
 
 SHORT = ["phases=((32,8,8),)", "eval_every=2", "eval_batches=1", "log_every=3", "save_every=3", "export_at_end=no"]
 SWEPT = ["sweep=optimizer.learning_rate=1e-3,1e-5;seed=0,1", "halving=2"]
@@ -209,6 +212,24 @@ def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_pa
     assert code == (EXIT_DONE if ended[0] == "done" else EXIT_HOPELESS)
 
 
+@pytest.mark.slow
+def test_members_that_end_with_their_time_have_the_loss_of_their_end(recipe: str, data: str, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.run.loop, "LOOK_EVERY", 2)
+    monkeypatch.setattr(train.pretraining.job, "LOOK_EVERY", 2)
+    monkeypatch.setattr(Meter, "spent", lambda _, step: Spent(256 * step, 2.0 * step, 0.0))
+    budget = ["phases=((32,8,100),)", "stop_after=30s", "optimizer.schedule=stable", "optimizer.warmup_steps=2"]
+    run = tmp_path / "run"
+    more = ["eval_every=50", "eval_batches=1", "export_at_end=no", "sweep=seed=0,1"]
+    assert pretrain.main([recipe, f"data={data}", *budget, *more, f"run={run}"]) == EXIT_DONE
+    for member in record(run)["members"]:
+        rows = (run / "members" / member["name"] / "metrics.jsonl").read_text().splitlines()
+        last = json.loads(rows[-1])
+        step, loss = last["step"], last["mlm_loss"]
+        assert step < 16 and last["kind"] == "eval" and member["losses"] == [loss]
+        assert f"| {loss:.4f} | {step} | done |" in (run / "sweep.md").read_text()
+
+
+@pytest.mark.slow
 def test_what_comes_of_failing_members_follows_the_codes(words: list[str], tmp_path: Path, monkeypatch):
     """Each member's leg ends with a code that the test chooses."""
     ends: dict[str, int] = {}

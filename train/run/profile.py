@@ -1,0 +1,69 @@
+"""Records some steps of a run with JAX's profiler, for TensorBoard: `profile=(FIRST, COUNT)`."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from types import TracebackType
+from typing import Any
+
+import jax
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.files import copy_folder
+
+
+def check_profile(steps: tuple[int, ...] | None) -> None:
+    """Raises UserError unless `profile` is None, or the first step to record and the number of steps."""
+    whole = steps is not None and len(steps) == 2 and all(isinstance(one, int) and one >= 1 for one in steps)
+    if steps is not None and not whole:
+        raise UserError(f"profile: found {steps!r}; expected (FIRST, COUNT), the first step and a number of steps")
+
+
+class Profile:
+    """Records the steps FIRST to FIRST + COUNT - 1 of one process into `folder`, in which TensorBoard looks for them.
+
+    A start of the run that begins after FIRST records nothing; one that ends in between keeps what it has recorded.
+
+    Args:
+        steps: (FIRST, COUNT), FIRST counted from 1; None: record nothing.
+        folder: of TensorBoard's events, on a disk or in a bucket. Each host writes a file of its own name.
+        say: writes a line to the log.
+    """
+
+    def __init__(self, steps: tuple[int, ...] | None, folder: epath.Path, say: Callable[[str], None]):
+        self._first, count = steps or (0, 0)
+        self._last = self._first + count - 1
+        self._folder, self._say = folder, say
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def step(self, step: int) -> AbstractContextManager[None]:
+        """Context manager around the call of a step."""
+        if step == self._first:
+            self._scratch = tempfile.TemporaryDirectory()
+            jax.profiler.start_trace(self._scratch.name)
+        return nullcontext() if self._scratch is None else jax.profiler.StepTraceAnnotation("train", step_num=step)
+
+    def end(self, step: int, state: Any) -> None:
+        """Called after the call of a step, with the state that it makes."""
+        if self._scratch is not None and step == self._last:
+            jax.block_until_ready(state)
+            self._write()
+            self._say(f"recorded steps {self._first:,} to {step:,}: tensorboard --logdir {self._folder}, tab Profile")
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(OSError, RuntimeError):  # the run ends for another reason, which must not be hidden
+            self._write()
+
+    def _write(self) -> None:
+        if self._scratch is None:
+            return
+        scratch, self._scratch = self._scratch, None
+        with scratch:
+            jax.profiler.stop_trace()
+            copy_folder(scratch.name, self._folder)
