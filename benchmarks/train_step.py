@@ -31,7 +31,7 @@ from benchmarks.rivals.environments import make_environments
 from benchmarks.turns import Figures, Worker, take_turns
 from benchmarks.workloads import LENGTH, PREDICTIONS, ROWS, workload, write_workload
 from bert_jax.runtime.cpu import multiplies_bfloat16
-from train.run.log.meter import train_flops
+from train.run.step_cost import train_flops
 
 TYPES = ["bfloat16", "float32"] if multiplies_bfloat16() else ["float32", "bfloat16"]
 OURS = [f"ours-{dtype}" for dtype in TYPES]

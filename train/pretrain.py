@@ -21,7 +21,7 @@ from train.pretraining.first_rows import with_first_rows
 from train.pretraining.mixture import open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData
+from train.pretraining.source import DataSource
 from train.pretraining.start import check_same_data, check_vocabulary, open_init, with_model_for
 from train.pretraining.sweep.members import take_sweep
 from train.pretraining.sweep.sweep import sweep
@@ -168,10 +168,8 @@ def open_held_out(config: PretrainConfig) -> DataSource | None:
     """The data of `eval_data=`, or None without it."""
     if config.eval_data is None:
         return None
-    held_out = open_data(dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0))
-    if isinstance(held_out, PreparedData):
-        held_out.evaluation_split = "train"  # all of it is held out from this run
-    return held_out
+    of_eval_data = dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0)
+    return open_data(of_eval_data, evaluation_split="train")  # all of it is held out from this run
 
 
 def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSource) -> None:

@@ -34,7 +34,7 @@ from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.errors import UserError
 from train.run.chips import peak_flops
-from train.run.log.meter import train_flops
+from train.run.step_cost import train_flops
 
 Batch = dict[str, np.ndarray]
 TORCH = {

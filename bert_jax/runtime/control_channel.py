@@ -38,8 +38,8 @@ class JobEnded(Exception):
 class _Peer:
     """The other end of a connection."""
 
-    def __init__(self, connection: socket.socket, number: int | None = None, name: str = ""):
-        self.connection, self.number, self.name = connection, number, name
+    def __init__(self, connection: socket.socket, number: int | None = None):
+        self.connection, self.number, self.name = connection, number, ""
         self.silent = 0.0  # seconds
         self.done = False  # it said goodbye
         self._unread = b""

@@ -321,9 +321,9 @@ def fail(code: int, line: str, *, others: tuple[int, str] | None = None) -> NoRe
     os._exit(code)  # the normal end would wait for the others, which have left
 
 
-def await_end_by_another(seconds: float = 3) -> None:
+def await_end_by_another() -> None:
     """Waits a little: what failed here may have failed because another process is lost, which then ends this one."""
-    time.sleep(seconds)
+    time.sleep(3)
 
 
 def leave() -> None:

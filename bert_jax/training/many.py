@@ -26,14 +26,14 @@ from bert_jax.training.step import TrainState, train_step
 RUNS = "runs"
 
 
-def runs_mesh(runs: int, devices: Sequence[Any] | None = None) -> Mesh:
+def runs_mesh(runs: int) -> Mesh:
     """A mesh with one axis: of each process as many devices, the most with which their number divides that of the runs.
 
     Raises:
         UserError: there are several processes, and their number does not divide that of the runs.
     """
     own: dict[int, list[Any]] = {}
-    for device in jax.devices() if devices is None else devices:
+    for device in jax.devices():
         own.setdefault(device.process_index, []).append(device)
     processes, fewest = len(own), min(map(len, own.values()))
     count = next((n for n in range(fewest, 0, -1) if runs % (n * processes) == 0), None)

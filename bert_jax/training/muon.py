@@ -61,7 +61,10 @@ def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.G
     return optax.GradientTransformation(init, update)
 
 
-def orthogonalize(x_IJ: Array, products: ProductType = "float32", eps: float = 1e-8) -> Array:
+_EPS = 1e-8  # added to the Frobenius norm by which a matrix is divided first, as in Optax
+
+
+def orthogonalize(x_IJ: Array, products: ProductType = "float32") -> Array:
     """A matrix with the singular vectors of `x_IJ` and singular values of about 1, by five Newton-Schulz steps.
 
     Optax's `orthogonalize_via_newton_schulz`, with a choice of what the products multiply. The author of Muon computes
@@ -70,7 +73,6 @@ def orthogonalize(x_IJ: Array, products: ProductType = "float32", eps: float = 1
     Args:
         x_IJ: float32.
         products: "bfloat16" takes 0.35 (wide) to 0.75 (tall) of float32's time on a CPU with AMX.
-        eps: added to the Frobenius norm that `x_IJ` is divided by first.
     """
     a, b, c = COEFFICIENTS
     dtype = jnp.dtype(products)
@@ -84,7 +86,7 @@ def orthogonalize(x_IJ: Array, products: ProductType = "float32", eps: float = 1
     # No transposed copy of a tall matrix: XLA's CPU products of such copies take up to three times as long in bfloat16.
     wide = x_IJ.shape[0] <= x_IJ.shape[1]
     long = 1 if wide else 0
-    x = x_IJ / (jnp.linalg.norm(x_IJ) + eps)
+    x = x_IJ / (jnp.linalg.norm(x_IJ) + _EPS)
     for _ in range(5):
         gram = product(x, x, (long, long))
         polynomial = b * gram + c * product(gram, gram)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import jax
@@ -109,7 +110,8 @@ def on_slices(sizes: tuple[int, int, int, int], devices: Sequence[Any]) -> np.nd
     if data % slices:
         raise UserError(
             f"{asked}: the devices are in {slices} slices of {largest}, and fsdp, zero and tensor must stay within a "
-            f"slice; say mesh.data=-1, with mesh.fsdp x mesh.zero x mesh.tensor one of: {_divisors(largest, largest)}"
+            "slice; say mesh.data=-1, with mesh.fsdp x mesh.zero x mesh.tensor one of: "
+            f"{_divisors_told(largest, largest)}"
         )
     inside, between = (data // slices, *within), (slices, 1, 1, 1)
     return mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
@@ -204,7 +206,7 @@ def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> 
             named = " x ".join(map(repr, names))
             return (
                 f"{path} of shape {shape} cannot be split into {pieces} along axis {axis} "
-                f"(mesh axis {named}); sizes of {named} that fit: {_divisors(shape[axis], mesh.size)}"
+                f"(mesh axis {named}); sizes of {named} that fit: {_divisors_told(shape[axis], mesh.size)}"
             )
     return ""
 
@@ -214,8 +216,14 @@ def axes_of(name: Any) -> tuple[str, ...]:
     return () if name is None else (name,) if isinstance(name, str) else tuple(name)
 
 
-def _divisors(size: int, most: int) -> str:
-    return ", ".join(str(n) for n in range(1, most + 1) if size % n == 0)
+@cache
+def divisors(size: int) -> tuple[int, ...]:
+    """Ascending."""
+    return tuple(number for number in range(1, size + 1) if size % number == 0)
+
+
+def _divisors_told(size: int, most: int) -> str:
+    return ", ".join(str(number) for number in divisors(size) if number <= most)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
@@ -361,7 +369,7 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
     """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows."""
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
-        fits = _divisors(heads, mesh.size)
+        fits = _divisors_told(heads, mesh.size)
         raise UserError(f"num_attention_heads={heads} cannot be split into tensor={tensor}; sizes that fit: {fits}")
     pieces = accumulation * batch_pieces(mesh)
     if batch_size is not None and batch_size % pieces:

@@ -9,7 +9,7 @@ from bert_jax.training.prediction import PlannedBatches
 from bert_jax.training.sharding import MeshBatches, batch_shardings
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of
 from train.finetuning.tasks.data import TaskData
-from train.run.log.meter import EVALUATION
+from train.run.step_cost import EVALUATION
 
 
 def run_seconds(job: FinetuningJob, task: TaskData) -> float:

@@ -31,11 +31,11 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import score_text, write_report
 from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.run.adopted import place_on_mesh
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE
 from train.run.job import Log, ModelJob, prefetched_batches
-from train.run.launch import place_on_mesh
 
 _Found = tuple[Outputs, float | None]
 _with_rates = remember(with_rates)

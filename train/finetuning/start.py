@@ -14,7 +14,7 @@ from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
-from train.run.launch import check_finite, overridden_model, place_on_mesh
+from train.run.adopted import check_finite, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 

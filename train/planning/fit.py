@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.training.sharding import MeshConfig, batch_pieces, pieces_of_state
+from bert_jax.training.sharding import MeshConfig, batch_pieces, divisors, pieces_of_state
 from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on
@@ -79,10 +79,10 @@ def fitting(
     return found
 
 
-def rows_of(steps: Steps, phase: Phase) -> list[int]:
+def rows_of(steps: Steps, phase: Phase) -> tuple[int, ...]:
     """The numbers of rows that a device can compute at a time, so that its rows of the batch are equal parts."""
     rows = steps.config.in_rows(phase).batch // batch_pieces(steps.mesh)
-    return [number for number in range(1, rows + 1) if rows % number == 0]
+    return divisors(rows)
 
 
 def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:

@@ -3,7 +3,6 @@
 Times are processor seconds of all threads, divided by the cores: what an operation takes when nothing else runs here.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.runtime.cpu import cores
 from train.pretraining.cost import Machine
 
 _RUNS = 7
@@ -47,4 +47,4 @@ def alone_seconds(function: Callable[..., Any], *arguments: Any) -> float:
         started = time.process_time()
         jax.block_until_ready(function(*arguments))
         taken.append(time.process_time() - started)
-    return statistics.median(taken) / len(os.sched_getaffinity(0))
+    return statistics.median(taken) / len(cores())

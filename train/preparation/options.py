@@ -2,7 +2,6 @@
 
 import glob
 import math
-import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import file_digest, near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
+from bert_jax.runtime.cpu import cores
 from bert_jax.shown import ShownConfig
 
 
@@ -208,7 +208,7 @@ class PrepareOptions(ShownConfig):
             dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
             held_out=0.0 if google and self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
-            workers=None if self.runner == "beam" else self.workers or available_cores(),
+            workers=None if self.runner == "beam" else self.workers or len(cores()),
             character_coverage=CHARACTER_COVERAGE
             if self.vocab is None and self.character_coverage is None
             else self.character_coverage,
@@ -294,11 +294,6 @@ _AS_FIELDS = (
     (re.compile(r"--max-seq-length\b"), "phases"),
     (re.compile(r"--([a-z][a-z-]*)"), lambda found: f"text_options.{found[1].replace('-', '_')}"),
 )  # fmt: skip
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:

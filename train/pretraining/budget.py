@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from train.pretraining.recipe import PretrainConfig
-from train.run.log.meter import EVALUATION
+from train.run.step_cost import EVALUATION
 
 
 class Budget:

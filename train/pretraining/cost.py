@@ -24,6 +24,7 @@ from bert_jax.training.sharding import (
     MeshConfig,
     batch_pieces,
     batch_shardings,
+    divisors,
     make_mesh,
     pieces_of_state,
 )
@@ -36,7 +37,7 @@ from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.chips import peak_flops
 from train.run.config import to_json
-from train.run.log.meter import EVALUATION, slow_type_told
+from train.run.step_cost import EVALUATION, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
@@ -320,7 +321,7 @@ def _fewest_parts(
     return None
 
 
-def _accumulations(config: PretrainConfig, mesh: Mesh) -> list[int]:
+def _accumulations(config: PretrainConfig, mesh: Mesh) -> tuple[int, ...]:
     """The accumulations that divide the batch of every phase into parts with equal rows for every device."""
     rows = math.gcd(*(phase.batch for phase in config.phases_in_rows)) // batch_pieces(mesh)
-    return [parts for parts in range(1, rows + 1) if rows % parts == 0]
+    return divisors(rows)

@@ -11,11 +11,11 @@ import numpy as np
 from bert_jax.data.pretraining.mixture import MixedBatches, Pattern, directories_in
 from bert_jax.errors import UserError
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.source import DataSource, PreparedData, RandomData
+from train.pretraining.source import HELD_OUT, DataSource, PreparedData, RandomData
 
 
-def open_data(config: PretrainConfig) -> DataSource:
-    """Opens what `config.data` names.
+def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> DataSource:
+    """Opens what `config.data` names, to train on it, or to evaluate on its `evaluation_split`.
 
     Raises:
         UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together.
@@ -26,11 +26,11 @@ def open_data(config: PretrainConfig) -> DataSource:
         raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
     directories = directories_in(config.data)
     if len(directories) > 1:
-        return MixedData(config, directories)
+        return MixedData(config, directories, evaluation_split)
     if config.data_shares or config.data_temperature != 1:
         name = "data_shares" if config.data_shares else "data_temperature"
         raise UserError(f"{name}: has no effect on one directory; say data=A,B, or leave it out")
-    data = PreparedData(next(iter(directories)))
+    data = PreparedData(next(iter(directories)), evaluation_split)
     for phase in config.phases:
         data.check_length(config, phase.length)
         data.check_masks(phase)
@@ -52,16 +52,17 @@ class MixedData(PreparedData):
         shares: for each phase, the share of its rows that comes from each part; they add up to 1.
     """
 
-    def __init__(self, config: PretrainConfig, directories: dict[str, float | None]):
+    def __init__(self, config: PretrainConfig, directories: dict[str, float | None], evaluation_split: str = HELD_OUT):
         """
         Args:
             config: its phases, data_shares and data_temperature.
             directories: as `directories_in`.
+            evaluation_split: as for `PreparedData`.
 
         Raises:
             UserError: the directories do not fit together, or the shares do not fit them.
         """
-        opened = {path: PreparedData(path) for path in directories}
+        opened = {path: PreparedData(path, evaluation_split) for path in directories}
         short = [path.rstrip("/").rsplit("/", 1)[-1] for path in opened]
         names = short if len(set(short)) == len(short) else list(opened)
         self.parts = dict(zip(names, opened.values(), strict=True))
@@ -93,15 +94,6 @@ class MixedData(PreparedData):
     @property
     def digest(self) -> str:
         return ",".join(part.digest for part in self.parts.values())
-
-    @property
-    def evaluation_split(self) -> str:
-        return next(iter(self.parts.values())).evaluation_split
-
-    @evaluation_split.setter
-    def evaluation_split(self, split: str) -> None:
-        for part in self.parts.values():
-            part.evaluation_split = split
 
     @property
     def rows_of_run(self) -> dict[int, np.ndarray]:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
 from bert_jax.errors import UserError
+from bert_jax.training.sharding import divisors
 from train.run.config import as_given
 
 
@@ -111,12 +111,6 @@ def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:
         used[phase.length] = used.get(phase.length, 0) + phase.batch * done
         step -= done
     return used
-
-
-@cache
-def divisors(size: int) -> tuple[int, ...]:
-    """Ascending."""
-    return tuple(number for number in range(1, size + 1) if size % number == 0)
 
 
 def devices_that_fit(batch: int, pieces: int) -> int:

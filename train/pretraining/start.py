@@ -41,7 +41,7 @@ from train.pretraining.mixture import MixedData
 from train.pretraining.phases import Phase, in_rows, rows_used
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
-from train.run.launch import check_finite, given_to_model, overridden_model, place_on_mesh
+from train.run.adopted import check_finite, given_to_model, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from bert_jax.training.step import abstract_state, compile_train_step
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import objective_of
-from train.run.log.meter import train_flops
+from train.run.step_cost import train_flops
 
 
 class Steps:

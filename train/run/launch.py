@@ -18,7 +18,6 @@ import jax
 from etils import epath
 
 from bert_jax.cli.program import error_line, in_own_words
-from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, did_you_mean
 from bert_jax.files import check_reachable, write_json
@@ -27,7 +26,6 @@ from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
-from bert_jax.tree import first_not_finite, flatten
 from train.run.config import check_names, load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
 from train.run.ending.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
@@ -277,46 +275,3 @@ def record_start(
         write_json(run.path / "environment.json", facts)
     if tokenizer is not None and not run.has_tokenizer(tokenizer):
         run.write_folder(run.tokenizer, tokenizer.save)
-
-
-def given_to_model(given: frozenset[str]) -> list[str]:
-    """The architecture fields that the command line sets; not `COMPUTE_FIELDS`, which only say how to compute."""
-    names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
-    return [name for name in names if name not in COMPUTE_FIELDS]
-
-
-def overridden_model(theirs: BertConfig, own: BertConfig, given: frozenset[str]) -> BertConfig:
-    """The source's architecture with the fields that the command line sets; the `COMPUTE_FIELDS` are the run's own."""
-    return theirs.replace(**{name: getattr(own, name) for name in (*COMPUTE_FIELDS, *given_to_model(given))})
-
-
-def check_finite(params: Mapping[str, Any], source: str, *, field: str = "init") -> None:
-    """Raises UserError, naming the first parameter, if one of a source that a run starts or learns from is not finite.
-
-    With such a parameter no step would have a finite loss. `params`: nested dict of NumPy arrays.
-    """
-    if (name := first_not_finite(flatten(params).items())) is not None:
-        raise UserError(
-            f"{field}: {source} has values in {name} that are not finite (NaN or infinity), so nothing can be learnt "
-            "from it; take another checkpoint"
-        )
-
-
-def place_on_mesh(params: Any, target: Any, source: str) -> Any:
-    """Puts parameters from the host on the devices, sharded as `target`.
-
-    Raises:
-        UserError: naming the first parameter that is missing or has another shape.
-    """
-    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-
-    def one(path, want):
-        name = jax.tree_util.keystr(path)
-        leaf = found.get(name)
-        if leaf is None:
-            raise UserError(f"init: {source} has no parameter {name}, which this run's model needs")
-        if leaf.shape != want.shape:
-            raise UserError(f"init: {source} has {name} of shape {leaf.shape}; this run's model needs {want.shape}")
-        return jax.device_put(leaf, want.sharding)
-
-    return jax.tree_util.tree_map_with_path(one, target)

@@ -18,11 +18,12 @@ from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
 from train.run.goodput import Goodput
 from train.run.job import LOOK_EVERY, Batch, Job
-from train.run.log.meter import Meter, Spent, slow_type_told
+from train.run.log.meter import Meter, Spent
 from train.run.log.run_log import open_log
 from train.run.profile import Profile
 from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
+from train.run.step_cost import slow_type_told
 
 _LOWER = "Lower optimizer.learning_rate"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data.prefetch import Prefetch as Prefetch
 from bert_jax.data.pretraining.counter_hash import below, bits32, derive, permute
 from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
 from bert_jax.data.pretraining.lookahead import Lookahead, in_parts

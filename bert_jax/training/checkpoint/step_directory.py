@@ -295,10 +295,10 @@ def _remove_step(path: epath.Path) -> None:
     path.rmtree()
 
 
-def listed(items: list[Any], most: int = 4) -> str:
-    """The first `most` items on one line, and the number of the others."""
-    shown = "; ".join(str(item) for item in items[:most])
-    return f"{shown}; and {len(items) - most} more" if len(items) > most else shown
+def listed(items: list[Any]) -> str:
+    """The first four items on one line, and the number of the others."""
+    shown = "; ".join(str(item) for item in items[:4])
+    return f"{shown}; and {len(items) - 4} more" if len(items) > 4 else shown
 
 
 def first_line(error: BaseException) -> str:

@@ -22,8 +22,8 @@ from train.finetuning.tasks.table import open_task
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.scoring.probes import files_of_task
 from train.pretraining.source import DataSource
+from train.run.adopted import place_on_mesh
 from train.run.job import ModelJob
-from train.run.launch import place_on_mesh
 
 MAX_LENGTH = 128
 

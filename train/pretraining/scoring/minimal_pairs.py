@@ -1,7 +1,6 @@
 """Scores a run on BLiMP while it trains, as `python -m bert_jax evaluate-blimp` scores the same weights."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class MinimalPairs:
     def __init__(self, sets: Sequence[PairSet], config: BertConfig, tokenizer: Tokenizer, head: str):
         self._sets, self._tokenizer, self._head = sets, tokenizer, head
         self._config = config.replace(dtype="float32")  # a score does not depend on the machine
-        self._params: Any = None
+        self._likelihood: Likelihood | None = None
 
     def __call__(self, params: Any) -> dict[str, float]:
         """The share of the pairs that are right, as metrics: `blimp_accuracy`, and `blimp_<field>_accuracy` of each.
@@ -56,15 +55,11 @@ class MinimalPairs:
         return on_first_process(lambda: self._score(params))
 
     def _score(self, params: Any) -> dict[str, float]:
-        if self._params is None:
-            self._params = params
+        if self._likelihood is None:
+            loaded = Loaded(self._config, params, self._tokenizer, Report("this run", self._head))
+            self._likelihood = Likelihood(loaded, runtime=XLA)
         else:
             self._likelihood.take_parameters(params)
         found = evaluate(self._likelihood, self._sets)
         fields = {f"blimp_{name}_accuracy": value / 100 for name, value in found["fields"].items()}
         return {"blimp_accuracy": found["accuracy"] / 100, **fields}
-
-    @cached_property
-    def _likelihood(self) -> Likelihood:
-        loaded = Loaded(self._config, self._params, self._tokenizer, Report("this run", self._head))
-        return Likelihood(loaded, runtime=XLA)

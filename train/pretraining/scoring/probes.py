@@ -1,7 +1,6 @@
 """Probes a run while it trains: logistic regression on frozen vectors of a classification task (arXiv:1610.01644)."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,7 +80,7 @@ class Probe:
     def __init__(self, task: ProbeTask, config: BertConfig, tokenizer: Tokenizer):
         self._task, self._tokenizer = task, tokenizer
         self._config = config.replace(dtype="float32")  # a score does not depend on the machine
-        self._encoder: Any = None
+        self._vectors: _Vectors | None = None
 
     def __call__(self, params: Any) -> dict[str, float]:
         """GLUE's scores of the dev file as metrics, such as `probe_sst2_accuracy`. All processes must call it.
@@ -92,8 +91,9 @@ class Probe:
         return on_first_process(lambda: self._score(params["bert"]))
 
     def _score(self, encoder: Any) -> dict[str, float]:
-        if self._encoder is None:
-            self._encoder = encoder
+        if self._vectors is None:
+            loaded = Loaded(self._config, encoder, self._tokenizer, Report("this run", "encoder"))
+            self._vectors = _Vectors(loaded, pooling="mean", runtime=XLA)
         else:
             self._vectors.take_parameters(encoder)
         name, train, dev = self._task
@@ -102,11 +102,6 @@ class Probe:
         probe = fit_probe(self._vectors(train), targets, len(names))
         found = glue_scores(name, label_ids(dev, names, name), probe.classes(self._vectors(dev)))
         return {f"probe_{name}_{metric}": float(value) for metric, value in found.items()}
-
-    @cached_property
-    def _vectors(self) -> "_Vectors":
-        loaded = Loaded(self._config, self._encoder, self._tokenizer, Report("this run", "encoder"))
-        return _Vectors(loaded, pooling="mean", runtime=XLA)
 
 
 class _Vectors(TextEmbedding):

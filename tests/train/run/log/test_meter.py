@@ -9,7 +9,8 @@ from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.optimizer_config import OptimizerConfig
 from train.run.log import meter as metering
-from train.run.log.meter import Meter, Spent, mean_of_good_steps, slow_type_told, train_flops
+from train.run.log.meter import Meter, Spent, mean_of_good_steps
+from train.run.step_cost import slow_type_told, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
