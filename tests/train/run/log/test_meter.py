@@ -1,16 +1,13 @@
 """The meter: metrics one step late, their means, speeds, operations, and a device's peak."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.model.heads import BertForPreTraining
-from bert_jax.training.optimizer_config import OptimizerConfig
 from train.run.log import meter as metering
 from train.run.log.meter import Meter, Spent, mean_of_good_steps
-from train.run.step_cost import slow_type_told, train_flops
+from train.run.step_cost import train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -112,48 +109,6 @@ def test_what_a_run_has_used_goes_on_where_its_checkpoint_was(monkeypatch):
     push(second, 3, 2, 4)  # two rows of four for each of three examples
     assert second.spent(3) == Spent(48 + 24, 6.0, 9.0)
     assert Meter(BertConfig.preset("tiny"), 2, before=None).spent(2) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    [
-        {},
-        pytest.param(
-            {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
-    config = BertConfig(
-        vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, **family
-    )
-    model = BertForPreTraining(config)
-    ids, positions = jnp.zeros((1, 128), jnp.int32), jnp.zeros((1, 20), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
-    forward = jax.jit(lambda p: model.apply({"params": p}, ids, mlm_positions=positions).prediction_logits)
-    cost = forward.lower(params).compile().cost_analysis()
-    assert train_flops(config, 128, 20) / 3 == pytest.approx(cost["flops"], rel=0.05)
-
-
-@pytest.mark.parametrize(("model", "optimizer", "cpu_has", "said"), [
-    ("bfloat16", {}, False, "model.dtype=float32"),
-    ("bfloat16", {"name": "muon"}, False, "model.dtype=float32"),
-    ("bfloat16", {"muon_products": "bfloat16"}, False, "model.dtype=float32"),  # AdamW has no such products
-    (
-        "bfloat16", {"name": "muon", "muon_products": "bfloat16"}, False,
-        "model.dtype=float32 optimizer.muon_products=float32",
-    ),
-    ("float32", {"name": "muon", "muon_products": "bfloat16"}, False, "optimizer.muon_products=float32"),
-    ("float32", {}, False, None),
-    ("bfloat16", {}, True, None),
-    ("bfloat16", {}, None, None),
-])  # fmt: skip
-def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(model, optimizer, cpu_has, said, monkeypatch):
-    monkeypatch.setattr(metering, "multiplies_bfloat16", lambda: cpu_has)
-    line = slow_type_told(BertConfig.preset("tiny", dtype=model), OptimizerConfig(**optimizer))
-    assert line == (said and f"this CPU has no instructions for bfloat16: to be faster say {said}")
 
 
 def test_the_runs_of_one_program_count_their_predictions_once(monkeypatch):
