@@ -162,12 +162,11 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("mlm_head/bias", (P("tensor"), P())),
     Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
     Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
-    Rule("step|count|weight_sum|largest_rate|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
     Rule("class_weights", (P(),)),  # of an objective
 )
 """Path pattern -> PartitionSpec. A pattern matches the end of a leaf's path, so that an optimizer's moments
-("opt_state/moments/mu/bert/pooler/kernel") have the layout of their parameter ("params/bert/pooler/kernel"). There is
-no default row: a new parameter needs its own."""
+("opt_state/moments/mu/bert/pooler/kernel") have the layout of their parameter ("params/bert/pooler/kernel"). Scalars
+are on every device. There is no default row: a new parameter needs its own."""
 
 
 def path_string(path: Any) -> str:
@@ -177,6 +176,8 @@ def path_string(path: Any) -> str:
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The layout of a leaf. Raises UserError if a size does not divide, LookupError unless exactly one row matches."""
+    if not shape:
+        return P()
     problem = ""
     for spec in _specs(path, mesh):
         problem = _does_not_divide(path, shape, spec, mesh)

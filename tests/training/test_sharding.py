@@ -108,8 +108,9 @@ def test_every_leaf_of_the_state_matches_exactly_one_row(head):
         config = CONFIG.replace(is_decoder=head == "causal-lm")
         leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](config), tx))
         assert len(leaves) > (2 if name == "muon" else 3) * 30
-        for path, _ in leaves:
-            rule_of(path_string(path))
+        for path, leaf in leaves:
+            if leaf.shape:
+                rule_of(path_string(path))
 
 
 def rule_of(path: str) -> str:
@@ -132,13 +133,15 @@ def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
 
 @pytest.mark.slow
 def test_every_row_of_the_table_is_some_leafs():
-    paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
+    def paths_of(tree: Any) -> list[str]:
+        return [path_string(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf.shape]
+
+    paths = paths_of(abstract_state(MODEL, TX))
     for name, schedule in (("muon", "linear"), ("schedule-free", "constant")):
         other = make_optimizer(dataclasses.replace(tiny.OPTIMIZER, name=name, schedule=schedule), batches=[(1, 1)])
-        paths += [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, other))]
+        paths += paths_of(abstract_state(MODEL, other))
     paths += [path for (_, head), config in ROWS_OF.items() for path in names.parameters_of(config, head)]
-    objective = jax.tree_util.tree_leaves_with_path(OneLabel(np.ones(2, np.float32)))
-    paths += [path_string(path) for path, _ in objective]
+    paths += paths_of(OneLabel(np.ones(2, np.float32)))
     used = {rule_of(path) for path in paths}
     assert used == {rule.pattern for rule in PARTITION_TABLE}
 
@@ -147,6 +150,10 @@ def test_every_row_of_the_table_is_some_leafs():
 def test_a_leaf_without_a_row_is_refused(path):
     with pytest.raises(LookupError, match=f"{path}: exactly one row .* matched: none"):
         partition_spec(path, (8, 8), abstract_mesh())
+
+
+def test_scalars_need_no_row():
+    assert partition_spec("an_objectives_own_number", (), abstract_mesh(2, 2, 2)) == P()
 
 
 def test_moments_lie_as_their_parameters_and_counters_everywhere():

@@ -346,5 +346,4 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
 
 @pytest.mark.slow
 def test_the_guides_code_runs():
-    (block,) = blocks_of("docs/training.md", "python")
-    run_blocks([block])
+    run_blocks(blocks_of("docs/training.md", "python"))
