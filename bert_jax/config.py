@@ -56,7 +56,8 @@ class BertConfig(ShownConfig):
         num_attention_heads: H, the number of attention heads of a layer.
         head_size: K, the size of one attention head; None means D / H. transformers has no other sizes.
         intermediate_size: F, width of the feed-forward.
-        hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is the exact form (erf).
+        hidden_act: "gelu" (the exact form, erf), "gelu_new" (tanh), "relu" or another of `HIDDEN_ACTS`, for the
+            feed-forward and the masked-LM head.
         hidden_dropout_prob: rate after the embeddings, the attention output and the feed-forward output (DistilBERT
             has none after the attention output, ALBERT none after the feed-forward output).
         attention_probs_dropout_prob: rate on the attention probabilities.
@@ -74,8 +75,9 @@ class BertConfig(ShownConfig):
         remat: what the backward pass recomputes: "none", "full" (each layer), "dots" (everything except the products
             with weights).
         attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs and
-            GPUs), "cudnn" (NVIDIA GPUs), or "auto", the best of these for each call (`model/attention_choice.py`).
-        model_type: a key of `FAMILY_OF`.
+            GPUs), "cudnn" (NVIDIA GPUs), or "auto": the kernel on TPUs where it helps, else "xla"
+            (`model/attention_choice.py`).
+        model_type: "bert", "roberta", "albert", "distilbert" or another key of `FAMILY_OF`.
         embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
         num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.
         inner_group_num: ALBERT: layers in each group; a group is applied `num_hidden_layers / num_hidden_groups` times.
@@ -88,7 +90,8 @@ class BertConfig(ShownConfig):
             number is that of a layer with its own parameters.
         chunk_size_feed_forward: positions that the feed-forward computes at a time, 0 = all.
         labels: names of the classes of a classifier.
-        problem_type: one of `PROBLEM_TYPES`, or None: the loss infers it (see `losses.sequence_classification_loss`).
+        problem_type: "regression", "single_label_classification" or "multi_label_classification"; None: the loss
+            infers it (see `losses.sequence_classification_loss`).
         bos_token_id, eos_token_id: the ids of the tokens around a text; the model does not use them.
         qa_dropout: DistilBERT: rate before the question-answering head.
         seq_classif_dropout: DistilBERT: rate before the classifier of a sequence.

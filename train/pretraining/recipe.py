@@ -119,7 +119,7 @@ class PretrainConfig(ShownConfig):
     eval_every            steps between two evaluations
     eval_batches          batches of an evaluation
     save_every            steps between two checkpoints
-    keep                  checkpoints to keep, the newest ones; at least 2
+    keep                  checkpoints to keep, the newest ones, beside those that a stop wrote; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a phase of the run counts as hanging
@@ -138,11 +138,12 @@ class PretrainConfig(ShownConfig):
                           on the dev file; None: do not
     finetune_every        steps between two fine-tunings, a multiple of eval_every; None: once, at the end
     finetune_examples     training examples of a fine-tuning, from the beginning of the file; None: all
-    finetune_epochs       passes over them
+    finetune_epochs       passes of a fine-tuning over its training examples
     finetune_rate         peak learning rate of a fine-tuning
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
-    rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
+    rollbacks             how often a run whose steps stay non-finite goes back to its last good checkpoint and passes
+                          over the batches since, instead of ending with exit code 3
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     profile               (first step, number of steps) to record with JAX's profiler, for TensorBoard; None: none
