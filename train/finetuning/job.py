@@ -74,7 +74,7 @@ class FinetuningJob(ModelJob):
         (params,) = self.starting_parameters(self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
 
-    def more(self) -> tuple[np.ndarray, ...]:
+    def schedule_numbers(self) -> tuple[np.ndarray, ...]:
         return self._numbers
 
     def resume(self, facts: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ class TimedSteps(Steps):
         for number in range(1 + _TIMED_STEPS):
             batch = batches.batch(number)
             started = time.monotonic()
-            state, metrics = compiled(state, batch, jax.random.key(0), objective, *self.more())
+            state, metrics = compiled(state, batch, jax.random.key(0), objective, *self.schedule_numbers())
             jax.block_until_ready(metrics)
             taken.append(time.monotonic() - started)
         return {"timed_rows": rows, "step_seconds": statistics.median(taken[1:]) * phase.batch / rows}

@@ -29,7 +29,6 @@ from bert_jax.training.sharding import (
     MeshBatches,
     batch_pieces,
     batch_shardings,
-    check_sizes,
     make_mesh,
     to_host,
 )
@@ -46,6 +45,7 @@ from train.pretraining.scoring.probes import Probe
 from train.pretraining.scoring.scoring import NO_SCORING, Scoring
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
+from train.pretraining.steps import check_split
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_HOPELESS, PAUSED
@@ -185,9 +185,7 @@ class PretrainingJob(ModelJob):
         """
         mesh = make_mesh(config.mesh)
         connect(mesh)
-        for phase in config.phases_in_rows:
-            config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
-        check_sizes(config.model, mesh)
+        check_split(config, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         schedule = make_schedule(config.optimizer, batches=config.batches, factors=config.rates)
@@ -277,7 +275,7 @@ class PretrainingJob(ModelJob):
     def seconds_at_most(self) -> float:
         return self.config.seconds_at_most
 
-    def more(self) -> tuple[np.ndarray, ...]:
+    def schedule_numbers(self) -> tuple[np.ndarray, ...]:
         return () if self._budget is None else (np.array(self._budget.bounds, np.int32),)
 
     def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:

@@ -17,6 +17,13 @@ from train.pretraining.start import objective_of
 from train.run.step_cost import train_flops
 
 
+def check_split(config: PretrainConfig, mesh: Mesh) -> None:
+    """Raises UserError if a phase's batch, or a size of the model, does not divide by the mesh."""
+    for phase in config.phases_in_rows:
+        config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
+    check_sizes(config.model, mesh)
+
+
 class Steps:
     """The steps of a config's phases on a mesh. The methods take phases `in_rows`.
 
@@ -33,17 +40,16 @@ class Steps:
             mesh: devices that exist, or those of a topology.
 
         Raises:
-            UserError: a batch or a size of the model does not divide by the mesh.
+            UserError: as `check_split`.
         """
+        check_split(config, mesh)
         self.config, self.data, self.mesh = config, data, mesh
-        for phase in config.phases_in_rows:
-            self.parts_of(phase)
-        check_sizes(config.model, mesh)
         self.model = HEADS[head_for(data)](config.model)
         self.tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         self.state = abstract_state(self.model, self.tx, mesh=mesh)
         self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
         self.objective = objective_of(config, data, mesh, read=False)
+        self._inputs: dict[Phase, dict[str, jax.ShapeDtypeStruct]] = {}
 
     def parts_of(self, phase: Phase) -> int:
         """The number of parts in which a step of the phase is computed."""
@@ -51,11 +57,14 @@ class Steps:
 
     def inputs(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of a batch of the phase, and how its rows are split over the devices."""
-        row, sharding = self.data.batches(self.config, phase).batch(0, np.zeros(1, int)), batch_shardings(self.mesh)
-        return {
-            name: jax.ShapeDtypeStruct((phase.batch, *array.shape[1:]), array.dtype, sharding=sharding)
-            for name, array in row.items()
-        }
+        if phase not in self._inputs:  # it opens the data
+            row = self.data.batches(self.config, phase).batch(0, np.zeros(1, int))
+            sharding = batch_shardings(self.mesh)
+            self._inputs[phase] = {
+                name: jax.ShapeDtypeStruct((phase.batch, *array.shape[1:]), array.dtype, sharding=sharding)
+                for name, array in row.items()
+            }
+        return self._inputs[phase]
 
     def trace(self, phase: Phase, accumulation: int) -> Any:
         """The traced step of a phase (`jax.stages.Traced`), for its batch and length."""
@@ -70,11 +79,11 @@ class Steps:
         )
         key = jax.eval_shape(lambda: jax.random.key(0))
         key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated(self.mesh))
-        more = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=key.sharding) for one in self.more()]
+        more = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=key.sharding) for one in self.schedule_numbers()]
         return step.trace(self.state, self.inputs(phase), key, self.objective, *more)
 
-    def more(self) -> tuple[np.ndarray, ...]:
-        """The arguments of a step after the objective."""
+    def schedule_numbers(self) -> tuple[np.ndarray, ...]:
+        """What a step gets after the objective: the `numbers` of its schedule, if it takes some."""
         return () if self.config.stop_after is None else (np.array([0, 1], np.int32),)
 
     def compile(self, phase: Phase, accumulation: int) -> Any:

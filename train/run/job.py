@@ -164,10 +164,10 @@ class ModelJob(Untimed):
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         step = self._step_in_parts(self.parts_of(batch))
-        return step(state, batch, self.dropout_key, self.objective, *self.more())
+        return step(state, batch, self.dropout_key, self.objective, *self.schedule_numbers())
 
-    def more(self) -> tuple[np.ndarray, ...]:
-        """The arguments of the step after the objective."""
+    def schedule_numbers(self) -> tuple[np.ndarray, ...]:
+        """What the step gets after the objective: the `numbers` of its schedule, if it takes some."""
         return ()
 
     def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:

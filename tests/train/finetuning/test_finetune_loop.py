@@ -111,7 +111,9 @@ def test_another_rate_length_and_seed_is_the_same_program(place: Path, monkeypat
     def lowered(self, state, batch):
         if len(texts) == self.config.seed:
             parts = self._step_in_parts(1)
-            texts.append(parts.lower(state, batch, self.dropout_key, self.objective, *self.more()).as_text())
+            texts.append(
+                parts.lower(state, batch, self.dropout_key, self.objective, *self.schedule_numbers()).as_text()
+            )
         return step(self, state, batch)
 
     monkeypatch.setattr(FinetuningJob, "train_step", lowered)
