@@ -21,7 +21,7 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
 from bert_jax.model.attention_kernel import MASKED, product
-from bert_jax.model.layers import AXIS, keep_from, position_bits
+from bert_jax.model.layers import bits_of_head, keep_from
 
 _BLOCK = 64  # queries or keys
 
@@ -202,6 +202,4 @@ def _kept(words, head, queries, keys, rate):
         lax.broadcasted_iota(jnp.uint32, (_BLOCK, _BLOCK), axis) + jnp.uint32(_BLOCK) * jnp.asarray(block, jnp.uint32)
         for axis, block in enumerate((queries, keys))
     )
-    # The head's bits are above those of the position: added to it, or to what it is mixed with, they do the same.
-    first = words[0] ^ (jnp.asarray(head, jnp.uint32) * jnp.uint32(AXIS * AXIS))
-    return position_bits(query * jnp.uint32(AXIS) + key, first, words[1]) >= keep_from(rate)
+    return bits_of_head(query, key, head, words[0], words[1]) >= keep_from(rate)

@@ -22,7 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from bert_jax.model.attention_choice import LANES
-from bert_jax.model.layers import AXIS, keep_from, position_bits
+from bert_jax.model.layers import bits_of_head, keep_from
 
 _MOST_VMEM = 100 * 2**20
 MASKED = -1e30  # added to a score, it leaves nothing of it
@@ -173,12 +173,8 @@ def _softmax(q_LD, k_LD, query_ids_1L, key_ids_1L, size):
 def _kept(words_B2, row, length, size, rate):
     """Boolean [L, N]: the bits of `layers.dropout_bits` for an array [B, H, L, L], laid out as the scores here."""
     query, key = (lax.broadcasted_iota(jnp.uint32, (length, length), axis) for axis in (1, 0))
-    position_LL, bits = query * jnp.uint32(AXIS) + key, []
-    for head in range(LANES // size):
-        number = (pl.program_id(1) * (LANES // size) + head).astype(jnp.uint32)
-        # The head's bits are above those of the position: added to it, or to what it is mixed with, they do the same.
-        first = words_B2[row, 0] ^ (number * jnp.uint32(AXIS * AXIS))
-        bits.append(position_bits(position_LL, first, words_B2[row, 1]))
+    heads = [pl.program_id(1) * (LANES // size) + head for head in range(LANES // size)]
+    bits = [bits_of_head(query, key, head, words_B2[row, 0], words_B2[row, 1]) for head in heads]
     return jnp.concatenate(bits, axis=1) >= keep_from(rate)
 
 

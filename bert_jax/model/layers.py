@@ -280,6 +280,19 @@ def position_bits(position: Array, first: Array, second: Array) -> Array:
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
 
 
+def bits_of_head(query: Array, key: Array, head: Array, first: Array, second: Array) -> Array:
+    """`dropout_bits` of the probabilities of one head, of those of all, [B, H, L, M]; uint32.
+
+    Args:
+        query, key: uint32, the positions of each element.
+        head: its number, a scalar.
+        first, second: the words of the row (`drawn_by_kernel`).
+    """
+    # The head's bits are above those of the position: added to it, or to what it is mixed with, they do the same.
+    first ^= jnp.asarray(head, jnp.uint32) * jnp.uint32(AXIS * AXIS)
+    return position_bits(query * jnp.uint32(AXIS) + key, first, second)
+
+
 def keep_from(rate: float) -> Array:
     """The smallest bits with which an element is kept."""
     return jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
