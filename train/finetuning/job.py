@@ -30,7 +30,7 @@ from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import score_text, write_report
 from train.finetuning.start import starting_parameters, upper_layers
-from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.finetuning.tasks.data import Outputs, Split, TaskData, files_of
 from train.run.adopted import place_on_mesh
 from train.run.config import to_json
 from train.run.directory import RunDirectory
@@ -67,6 +67,7 @@ class FinetuningJob(ModelJob):
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
         self._baselines = baselines_of(task)
         self.best = BestModel(self._export)
+        self._digests = {name: file.digest for name, file in files_of(task).items()}
         self._outputs_of_best: tuple[int, dict[str, _Found]] | None = None  # its step; name of a file -> outputs, loss
 
     def first_state(self) -> TrainState:
@@ -164,7 +165,12 @@ class FinetuningJob(ModelJob):
     def facts(self) -> dict[str, Any]:
         self.best.write()
         evaluations = list(self._evaluations.values())
-        return {"config": to_json(self.config), "data": self._tokenizer.fingerprint, "evaluations": evaluations}
+        return {
+            "config": to_json(self.config),
+            "data": self._tokenizer.fingerprint,
+            "files": self._digests,
+            "evaluations": evaluations,
+        }
 
     def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes predictions and report of the best model."""

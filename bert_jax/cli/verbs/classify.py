@@ -11,7 +11,8 @@ from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
 Label each text, or pair of texts, with a model fine-tuned for it. Prints the label and its probability, or the value of
-a regression. Texts that are too long are truncated at the end, as in fine-tuning, and a warning says so.
+a regression. Texts that are too long are truncated at the end, as in fine-tuning, and a warning says so: too long for
+the max_length of a fine-tuning run, or for the model.
 
 examples:
   python -m bert_jax classify runs/reviews "I love it." "I want my money back."
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table; this column has the texts")
     parser.add_argument("--pair", metavar="COL", help="this column has the second text of each pair")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels per text (default 1)")
+    longest = "truncate texts to so many tokens (default: the run's max_length, or what the model takes)"
+    parser.add_argument("--max-length", type=int, metavar="L", help=longest)
     add_running(parser)
     add_results(parser, "one JSON list per text: label, score")
     add_shard(parser)
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     texts = _texts(arguments)
     from bert_jax.inference.tasks.text_classification import TextClassification
 
-    predict = TextClassification(arguments.source, **running(arguments))
+    predict = TextClassification(arguments.source, max_length=arguments.max_length, **running(arguments))
 
     def show(_: Any, found: Any) -> str:
         untrained = "\tuntrained" if found[0].get("untrained") else ""

@@ -403,6 +403,21 @@ def test_a_stride_of_a_whole_window_and_more_is_that_window(tmp_path):
     }  # 16 words, of which 12 have room beside a question of one and three special tokens
 
 
+def test_a_question_without_answers_is_learnt_and_scored_as_one_that_has_none(tmp_path):
+    """Also where no is_impossible says so, as in sets that other programs write."""
+    said = write_squad(tmp_path / "said.json", 6, seed=1, impossible=True)
+    data = json.loads(said.read_text())
+    for paragraph in data["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["is_impossible"]
+    unsaid = tmp_path / "unsaid.json"
+    unsaid.write_text(json.dumps(data), encoding="utf-8")
+    found, expected = (opened(task="squad2", train=path, dev=path).train for path in (unsaid, said))
+    np.testing.assert_array_equal(found.tokens["input_ids"], expected.tokens["input_ids"])
+    np.testing.assert_array_equal(found.targets["start_positions"], expected.targets["start_positions"])
+    held = [opened(task="squad2", train=path, dev="0.5").evaluations[0].examples for path in (unsaid, said)]
+    assert [one.id for one in held[0]] == [one.id for one in held[1]]
+
+
 def test_the_stride_is_that_of_tags_too(tmp_path):
     """Tokens between the beginnings of two windows; by default half a window."""
     tags = tmp_path / "tags.txt"

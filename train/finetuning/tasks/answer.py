@@ -62,6 +62,7 @@ class AnswerTask:
         self.objective = AnswerSpan()
         train, held = self._read_train(files.train)
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train,)
         self.evaluations, self.tests = read_splits(files, held, self._read_labelled, _read, self._split)
         self.metric = checked_metric(config.metric or "f1", self._nothing_said(self.evaluations[0]), config.task)
 
@@ -70,10 +71,10 @@ class AnswerTask:
 
         It holds out the same share of passages whose questions all have answers, all have none, and have both.
         """
-        questions = [question for question in self._read_labelled(path) if question.answers or question.is_impossible]
+        questions = self._read_labelled(path)
         kinds: dict[str, set[bool]] = {}
         for question in questions:
-            kinds.setdefault(question.context, set()).add(question.is_impossible)
+            kinds.setdefault(question.context, set()).add(bool(question.answers))
         _, passages = with_held_out(self._config, list(kinds), lambda context: tuple(sorted(kinds[context])))
         held = set(passages)
         return [one for one in questions if one.context not in held], [one for one in questions if one.context in held]

@@ -54,6 +54,7 @@ class ChoiceTask:
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train,)
         self.evaluations, self.tests = read_splits(files, held, self._some, self._some, self._split)
         for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
             if "labels" not in encoded.targets:

@@ -110,6 +110,7 @@ class ClassifyTask:
             "number": "regression",
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train, *files.more)
         self.objective = self._objective(config)
         read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)
         self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)

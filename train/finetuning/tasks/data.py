@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.labelled_text import split
 from bert_jax.errors import UserError
-from bert_jax.files import no_file, no_folder
+from bert_jax.files import file_digest, no_file, no_folder
 from bert_jax.training.objectives import Objective
 from train.finetuning.recipe import FinetuneConfig
 
@@ -71,6 +71,7 @@ class TaskData(Protocol):
         baseline: what a model says that has learnt nothing from the texts, such as "always 'good', the most frequent
             label of train".
         train: the training examples.
+        trained_on: the files that have them.
         evaluations: labelled files to score during training; the first selects the best model.
         tests: files to predict at the end, and to score if they have labels.
     """
@@ -89,6 +90,8 @@ class TaskData(Protocol):
     def baseline(self) -> str: ...
     @property
     def train(self) -> Encoded: ...
+    @property
+    def trained_on(self) -> tuple[Path, ...]: ...
     @property
     def evaluations(self) -> tuple[Split, ...]: ...
     @property
@@ -122,6 +125,26 @@ class TaskData(Protocol):
     def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
         """The wrongly predicted examples with their spans, for tasks that look for parts of a text; else []."""
         ...
+
+
+class TaskFile(NamedTuple):
+    """A file of a task, and the field of the config that may name it: "train", "dev" or "test"."""
+
+    field: str
+    path: Path
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of its content."""
+        return file_digest(self.path)[0]
+
+
+def files_of(task: TaskData) -> dict[str, TaskFile]:
+    """The files that a task was read from, by a name that does not change: "train", "dev_matched", "test" ..."""
+    found = {f"train {n}" if n > 1 else "train": TaskFile("train", path) for n, path in enumerate(task.trained_on, 1)}
+    found |= {split.name: TaskFile("dev", split.path) for split in task.evaluations}
+    found |= {split.name: TaskFile("test", split.path) for split in task.tests}
+    return found
 
 
 def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
