@@ -20,6 +20,7 @@ from train.finetuning.tasks.data import (
     Scores,
     SpanExample,
     Split,
+    check_length,
     checked_metric,
     read_splits,
     task_files,
@@ -51,6 +52,7 @@ class ChoiceTask:
             raise UserError("class_weights: multiple choice has no classes; leave it out")
         self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
         self.objective = OneLabel(None, config.label_smoothing)
+        check_length(config.max_length, tokenizer, pair=True)
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
         self.train = self._split("train", files.train, train).encoded

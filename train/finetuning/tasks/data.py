@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.labelled_text import split
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import file_digest, no_file, no_folder
 from bert_jax.training.objectives import Objective
@@ -153,6 +154,16 @@ def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
     if name not in known:
         raise UserError(f"metric: found {name!r}; expected one of {', '.join(known)} for task={task}")
     return name
+
+
+def check_length(max_length: int, tokenizer: Tokenizer, *, pair: bool) -> None:
+    """Raises UserError if a row of `max_length` tokens has room for special tokens only."""
+    added = tokenizer.special_tokens_added(pair=pair)
+    if max_length <= added:
+        rows = "a pair" if pair else "a text"
+        raise UserError(
+            f"max_length: found {max_length}; expected at least {added + 1}: {rows} has {added} special tokens"
+        )
 
 
 def find_file(folder: str, names: Iterable[str]) -> Path | None:
