@@ -243,6 +243,35 @@ def test_what_the_best_model_gave_in_its_evaluation_is_not_computed_again(place:
 
 
 @pytest.mark.slow
+def test_predictions_are_those_of_this_end_of_the_run(place: Path, capsys):
+    """Of a test file that the run no longer has there are none; what else lies there stays."""
+    assert run(place, "less", *files(place), "epochs=1") == EXIT_DONE
+    folder = place / "less/predictions"
+    assert {path.name for path in folder.iterdir()} == {
+        "dev.jsonl", "dev-predictions.csv", "test.jsonl", "test-predictions.csv"
+    }  # fmt: skip
+    (folder / "test.jsonl").write_text((folder / "dev.jsonl").read_text())
+    for name in ("notes.txt", "dev-errors.csv", "ours.csv"):
+        (folder / name).write_text("mine")
+    assert run(place, "less", *files(place)[:2], "epochs=1", "allow_change=test") == EXIT_DONE
+    left = {"dev.jsonl", "dev-predictions.csv", "notes.txt", "dev-errors.csv", "ours.csv"}
+    assert {path.name for path in folder.iterdir()} == left
+    assert list(scored_again(capsys, str(place / "less"))) == ["dev"]
+
+
+@pytest.mark.slow
+def test_a_metric_that_never_was_a_number_is_said(place: Path):
+    """All labels of dev are equal, so that no order of them can be right."""
+    words = _table(place, "even", lambda label: 1.5 if label == "good" else -1.5)
+    dev = write_csv(place / "even-one.csv", [(text, 2) for text, _ in sentences(5, seed=2)])
+    assert run(place, "even", words[1], f"dev={dev}", "kind=number", "epochs=1") == EXIT_DONE
+    log = (place / "even/run.log").read_text()
+    assert f"spearman was never a number on {dev}, so the first evaluated model stands for the best" in log
+    assert run(place, "odd", *words[1:], "kind=number", "epochs=1") == EXIT_DONE
+    assert "was never a number" not in (place / "odd/run.log").read_text()
+
+
+@pytest.mark.slow
 def test_options_of_the_model_hold_when_a_run_resumes(place: Path, table: Path, capsys, monkeypatch):
     """Also options on how to compute, which published configs lack; options other than the first run's are refused."""
     words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]

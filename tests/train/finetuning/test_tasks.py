@@ -16,6 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
 from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.data import is_prediction
 from train.finetuning.tasks.table import TASKS, open_task
 
 TOKENIZER = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
@@ -85,6 +86,7 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     files = [found.write_predictions(split, outputs, tmp_path)[0] for split in found.tests]
     assert [file.name for file in files] == ([GLUE_LINES[task][2]] if task != "mnli" else ["MNLI-m.tsv", "MNLI-mm.tsv"])
     for file in files:
+        assert is_prediction(file.name)
         rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
         assert rows == [["index", "prediction"], *([str(100 + n), word] for n, word in enumerate(expected))]
     # `score` gives the predictions for a dev file the same score as the run does.

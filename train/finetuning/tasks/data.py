@@ -1,6 +1,7 @@
 """What fine-tuning needs of a task: find its files, encode examples, score predictions, write them to files."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,6 +147,18 @@ def files_of(task: TaskData) -> dict[str, TaskFile]:
     found |= {split.name: TaskFile("dev", split.path) for split in task.evaluations}
     found |= {split.name: TaskFile("test", split.path) for split in task.tests}
     return found
+
+
+_PREDICTIONS = re.compile(
+    r"(dev|test|diagnostic)(_matched|_mismatched)?"
+    r"(\.jsonl|-predictions\.(csv|conll|json)|-(nbest_predictions|null_odds)\.json)"
+    r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
+)
+
+
+def is_prediction(name: str) -> bool:
+    """Whether a file of `predictions/` has a name under which runs write there; other files are the user's."""
+    return _PREDICTIONS.fullmatch(name) is not None
 
 
 def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
