@@ -100,29 +100,33 @@ _MARKS = {"question": ("squad1", "squad2", "korquad"), "words": tuple(TAGS), "ch
 
 def _check_row(task: str, row: dict[str, Any], where: str) -> None:
     """Raises UserError, beginning with `where`, for a row of another kind of task, or a label that `task` lacks."""
+    advice = "say the run's own task"
     for field, tasks in _MARKS.items():
         if field in row and task not in tasks:
-            raise UserError(
-                f"{where}: has {field!r}, as runs of {', '.join(tasks)} write it; {task} is another kind of task"
-            )
-        if field not in row and task in tasks:
-            raise UserError(f"{where}: has no {field!r}, which a run of task={task} writes; say the run's own task")
+            raise UserError(f"{where}: has {field!r}, as runs of {', '.join(tasks)} write it, not of {task}; {advice}")
     if task == "squad2" and "no_answer_score" not in row:
-        raise UserError(f"{where}: has no 'no_answer_score', which a run of task=squad2 writes; say the run's own task")
-    labels, is_number = _labels_of(task)
-    for label in (row["gold"], row["label"]):
-        if is_number and (isinstance(label, bool) or not isinstance(label, int | float)):
-            raise UserError(f"{where}: the label is {quoted(label)}; {task} has numbers")
-        if labels and label not in labels:
-            raise UserError(f"{where}: the label is {quoted(label)}; {task} has {', '.join(labels)}")
+        raise UserError(f"{where}: has no 'no_answer_score', which a run of task=squad2 writes; {advice}")
+    is_label, expected = _labels_of(task)
+    for label in (row["label"],) if task in _MARKS["question"] else (row["gold"], row["label"]):
+        if not is_label(label):
+            raise UserError(f"{where}: the label is {quoted(label)}; {task} has {expected}; {advice}")
 
 
-def _labels_of(task: str) -> tuple[tuple[str, ...], bool]:
-    """The names of a task's labels, () if they are its data's; and whether they are numbers."""
-    if task in PUBLISHED_TABLES:
-        return PUBLISHED_TABLES[task].labels, PUBLISHED_TABLES[task].columns.kind == "number"
-    names = GLUE["mnli" if task == "ax" else task].labels if task in GLUE or task == "ax" else ()
-    return names, task in GLUE and not names
+def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
+    """Whether a value is a label of a task; and what it has as labels, for messages."""
+    if task in _MARKS["question"]:
+        return lambda label: isinstance(label, str), "texts"
+    if task in _MARKS["words"]:
+        return lambda label: isinstance(label, list) and all(isinstance(tag, str) for tag in label), "lists of tags"
+    if task in _MARKS["choices"]:
+        return lambda label: isinstance(label, int) and not isinstance(label, bool), "numbers of choices"
+    names = PUBLISHED_TABLES[task].labels if task in PUBLISHED_TABLES else ()
+    names = GLUE["mnli" if task == "ax" else task].labels if task in GLUE or task == "ax" else names
+    if names:
+        return lambda label: label in names, ", ".join(names)
+    if task == "classify":
+        return lambda label: isinstance(label, str | list | int | float), "names, lists of names or numbers"
+    return lambda label: isinstance(label, int | float) and not isinstance(label, bool), "numbers"
 
 
 def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:

@@ -91,7 +91,7 @@ def test_a_threshold_without_scores_and_scores_without_an_order_are_one_line(tmp
         (["squad1", gold, said, "--na-prob-file", odds], "no-answer scores are for squad2 only; the task is squad1"),
         (
             ["squad2", said, "--na-prob-thresh", "1"],
-            "--label, --id, --kind and --na-prob-... belong to GOLD PREDICTIONS",
+            "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to",
         ),
     ):
         assert main(["score", *words]) == 2
@@ -372,7 +372,7 @@ def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, c
         (
             "cola",
             {"gold": 1, "label": 1, "choices": ["a", "b"]},
-            "has 'choices', as runs of swag, codah, arc, hellaswag write it",
+            "has 'choices', as runs of swag, codah, arc, hellaswag write it, not of cola; say",
         ),
         (
             "classify",
@@ -382,8 +382,10 @@ def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, c
         (
             "tag",
             {"gold": "a", "label": "b", "text": "c"},
-            "has no 'words', which a run of task=tag writes; say the run's",
+            "the label is 'a'; tag has lists of tags; say the run's own task",
         ),
+        ("arc", {"gold": True, "label": 1}, "the label is True; arc has numbers of choices; say the run's own task"),
+        ("squad1", {"gold": ["a"], "label": 1}, "the label is 1; squad1 has texts; say the run's own task"),
         (
             "squad2",
             {"gold": ["a"], "label": "a", "question": "?"},
@@ -417,7 +419,7 @@ def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, ca
         (["rte", str(write(tmp_path / "d.tsv", "a"))], "d.tsv: found no PREDICTIONS beside it; say GOLD PREDICTIONS"),
         (["rte", str(write(tmp_path / "e.jsonl", ""))], "e.jsonl: is empty"),
         (["rt", str(unlabelled)], "hellaswag; did you mean rte?"),
-        ([str(run), "--kind", "class"], "--label, --id, --kind and --na-prob-... belong to GOLD PREDICTIONS"),
+        ([str(run), "--kind", "class"], "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to"),
     ):
         assert main(["score", *words]) == 2
         found = capsys.readouterr().err.strip()

@@ -52,7 +52,9 @@ def run(arguments: argparse.Namespace) -> None:
     own = {name: value for name, value in given.items() if value is not None}
     if arguments.predictions is None:
         if own or arguments.na_prob_file or arguments.na_prob_thresh is not None:
-            raise UserError("--label, --id, --kind and --na-prob-... belong to GOLD PREDICTIONS; say both files")
+            raise UserError(
+                "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to GOLD PREDICTIONS; say both files"
+            )
         if arguments.gold is None:
             return _show(score_run(arguments.task), arguments.json)
         return _show({"": score_file(arguments.task, Path(arguments.gold))}, arguments.json)
