@@ -10,7 +10,7 @@ from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import adopted_model, check_source
+from train.finetuning.start import adopted_model, check_same_files, check_source
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
@@ -33,7 +33,7 @@ Arguments:
                            hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
     data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds out a tenth of train
     run=runs/NAME          the run directory (default: config, task and date); the same command resumes it
-    allow_change=a,b       resume even though these fields of the config have changed
+    allow_change=a,b       resume even though these fields of the config have changed; data: also the contents of files
     FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
     seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
     track=wandb|mlflow     also send the metrics to Weights & Biases or MLflow
@@ -109,6 +109,8 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
             f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="
         )
+    if source is None:
+        check_same_files(config, task, on_first_process(run.facts_to_resume), launch.allow_change)
     model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
-from bert_jax.data.tasks.published import GLUE
+from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
 from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
@@ -71,11 +71,14 @@ def score_rows(task: str, rows: Sequence[Any], source: str) -> Scores:
         source: the file, for messages.
 
     Raises:
-        UserError: a line lacks a field, or there are none.
+        UserError: a line lacks a field, has those of another kind of task, or a label that the task does not have; or
+            there are no lines.
     """
     if not rows:
         raise UserError(f"{source}: is empty; expected the predictions of a fine-tuning run, an object in each line")
     gold, found = ([_field(rows, number, name, source) for number in range(len(rows))] for name in ("gold", "label"))
+    for number, row in enumerate(rows, 1):
+        _check_row(task, row, f"{source}, line {number}")
     try:
         return _scores_of(task)(gold, found, rows)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError, IndexError) as error:
@@ -89,6 +92,41 @@ def _field(rows: Sequence[Any], number: int, name: str, source: str) -> Any:
         needed = "expected an object with gold and label, as in predictions/dev.jsonl of a fine-tuning run"
         raise UserError(f"{source}, line {number + 1}: has no {name!r}; {needed}")
     return row[name]
+
+
+# A field that only rows of this kind of task have, and the tasks.
+_MARKS = {"question": ("squad1", "squad2", "korquad"), "words": tuple(TAGS), "choices": tuple(CHOICE_READERS)}
+
+
+def _check_row(task: str, row: dict[str, Any], where: str) -> None:
+    """Raises UserError, beginning with `where`, for a row of another kind of task, or a label that `task` lacks."""
+    advice = "say the run's own task"
+    for field, tasks in _MARKS.items():
+        if field in row and task not in tasks:
+            raise UserError(f"{where}: has {field!r}, as runs of {', '.join(tasks)} write it, not of {task}; {advice}")
+    if task == "squad2" and "no_answer_score" not in row:
+        raise UserError(f"{where}: has no 'no_answer_score', which a run of task=squad2 writes; {advice}")
+    is_label, expected = _labels_of(task)
+    for label in (row["label"],) if task in _MARKS["question"] else (row["gold"], row["label"]):
+        if not is_label(label):
+            raise UserError(f"{where}: the label is {quoted(label)}; {task} has {expected}; {advice}")
+
+
+def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
+    """Whether a value is a label of a task; and what it has as labels, for messages."""
+    if task in _MARKS["question"]:
+        return lambda label: isinstance(label, str), "texts"
+    if task in _MARKS["words"]:
+        return lambda label: isinstance(label, list) and all(isinstance(tag, str) for tag in label), "lists of tags"
+    if task in _MARKS["choices"]:
+        return lambda label: isinstance(label, int) and not isinstance(label, bool), "numbers of choices"
+    names = PUBLISHED_TABLES[task].labels if task in PUBLISHED_TABLES else ()
+    names = GLUE["mnli" if task == "ax" else task].labels if task in GLUE or task == "ax" else names
+    if names:
+        return lambda label: label in names, ", ".join(names)
+    if task == "classify":
+        return lambda label: isinstance(label, str | list | int | float), "names, lists of names or numbers"
+    return lambda label: isinstance(label, int | float) and not isinstance(label, bool), "numbers"
 
 
 def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:

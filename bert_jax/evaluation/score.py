@@ -1,6 +1,8 @@
 """Scores predictions in a benchmark's own file formats by the benchmark's own rules: `python -m bert_jax score`."""
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import no_file
+
+logger = logging.getLogger(__name__)
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
 TAGS = {
@@ -34,7 +38,7 @@ def score(
     predictions: Path,
     *,
     no_answer_scores: Path | None = None,
-    no_answer_threshold: float = 1.0,
+    no_answer_threshold: float | None = None,
     columns: Columns | None = None,
 ) -> Scores:
     """Scores a file of predictions.
@@ -45,9 +49,12 @@ def score(
         predictions: a file as a fine-tuning run writes it. Answers: JSON {id: answer}. Tags: columns, the last of which
             is the predicted tag. All others: a table of id and prediction with a header, comma-separated if the name
             has .csv, else tab-separated (GLUE's submission).
-        no_answer_scores, no_answer_threshold: for squad2 only: a JSON file {id: number}; see `metrics.squad2`.
+        no_answer_scores: for squad2 only: a JSON file {id: number}; see `metrics.squad2`.
+        no_answer_threshold: for these scores; None: 1.
         columns: for classify only: which columns of `gold` have labels and ids, and the kind of label; None: class
             names in the column "label".
+
+    A warning says how many questions have no answer among the predictions, as the official scripts do for each.
 
     Returns:
         The scores, under the names that the official script uses; without a script, under those of `table_scores`.
@@ -63,15 +70,18 @@ def score(
             raise FileNotFoundError(f"{path}: {no_file(path)}")
     if no_answer_scores is not None and kind != "squad2":
         raise UserError(f"no-answer scores are for squad2 only; the task is {kind}")
+    if no_answer_threshold is not None and no_answer_scores is None:
+        raise UserError(f"no_answer_threshold={no_answer_threshold}: needs no_answer_scores, to which it applies")
     if columns is not None and kind != "classify":
         raise UserError(f"column names are for classify only; {kind} has its own columns")
     if kind == "squad2" or kind in _ANSWERS:
-        questions = metrics.questions(json_of_text(gold), source=str(gold))
+        questions = list(metrics.questions(json_of_text(gold), source=str(gold)))
         answers = _by_id(predictions, str, "a string")
+        _report_missing(questions, answers, predictions, "are not counted" if kind == "squad2" else "count as wrong")
         if kind in _ANSWERS:
             return _ANSWERS[kind](questions, answers)
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
-        return metrics.squad2(questions, answers, scores, no_answer_threshold)
+        return metrics.squad2(questions, answers, scores, 1.0 if no_answer_threshold is None else no_answer_threshold)
     if kind in TAGS:
         return _conll(list(TAGS[kind](gold)), gold, predictions)
     if kind in CHOICE_READERS:
@@ -92,9 +102,20 @@ def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
             f"{path}: found {type(values).__name__}; expected a JSON object that maps question id to {expected}"
         )
     for id, value in values.items():
-        if not isinstance(value, types):
+        if not isinstance(value, types) or isinstance(value, bool):
             raise UserError(f"{path}, question {id}: found {type(value).__name__}; expected {expected}")
+        if isinstance(value, float) and math.isnan(value):
+            raise UserError(f"{path}, question {id}: found NaN; expected {expected}, which has a place in their order")
     return values
+
+
+def _report_missing(
+    questions: Sequence[metrics.Question], answers: Mapping[str, str], predictions: Path, then: str
+) -> None:
+    missing = [question.id for question in questions if question.id not in answers]
+    if missing:
+        which = f"{len(missing):,} of {len(questions):,} questions have no prediction"
+        logger.warning("%s: %s, the first %s; these %s", predictions, which, quoted(missing[0]), then)
 
 
 def _conll(truth: list[TaggedSentence], gold: Path, predictions: Path) -> Scores:

@@ -88,6 +88,23 @@ def test_classify_reads_columns_of_a_table(folders, tmp_path, capsys):
     assert [row[0]["score"] for row in found] == pytest.approx(scores, rel=1e-4)  # which the second text decides
 
 
+def test_classify_prints_the_labels_that_are_decided_where_a_text_can_have_several(tmp_path, capsys):
+    """Those of a probability above a half, as fine-tuning decides them; transformers' top_k where it is given."""
+    fields = {"labels": ("bad", "fair", "good"), "problem_type": "multi_label_classification"}
+    folder = str(export(tmp_path, "sequence-classification", **fields))
+    texts = ["hello", "held", "world", "o", "hello world", "", "held held", "helo"]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    chances = pipeline("text-classification", folder)(texts, top_k=None)
+    expected = [[row["label"] for row in some if row["score"] > 0.5] for some in chances]
+    assert len({len(labels) for labels in expected}) > 1
+    argv = ["classify", folder, tmp_path / "texts.txt"]
+    lines = output(capsys, *argv).split("\n")[:-1]
+    assert [line.split("\t")[0::2] if line else [] for line in lines] == expected
+    assert same(json_lines(output(capsys, *argv, "--json")), chances)
+    first = [line.split("\t") for line in output(capsys, *argv, "--top-k", 1).splitlines()]
+    assert [label for label, _ in first] == [some[0]["label"] for some in chances]
+
+
 @pytest.mark.slow
 def test_tag_gives_entities_of_lines_and_columns_of_columns(folders, tmp_path, capsys):
     folder = folders["token-classification"]

@@ -52,6 +52,58 @@ def test_squad2_with_its_threshold(tmp_path):
     assert score("squad2", gold, predictions)["exact"] == 50.0
 
 
+def test_questions_without_a_prediction_are_said_and_counted_as_the_official_scripts_do(tmp_path, capsys, caplog):
+    """Version 1.1 counts them as wrong, and version 2.0 leaves them out; both print each."""
+    gold = write(tmp_path / "dev.json", json.dumps(SQUAD2))
+    some = write(tmp_path / "predictions.json", json.dumps({"b": "", "unknown": "x"}))
+    assert score("squad2", gold, some)["total"] == 1
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == f"{some}: 1 of 2 questions have no prediction, the first 'a'; these are not counted"
+    answered = json.loads(
+        json.dumps(SQUAD2).replace('"answers": []', '"answers": [{"text": "cat", "answer_start": 2}]')
+    )
+    write(gold, json.dumps(answered))
+    assert score("squad1", gold, write(some, json.dumps({"b": "cat"})))["exact_match"] == 50
+    assert (
+        caplog.records[-1]
+        .getMessage()
+        .endswith("1 of 2 questions have no prediction, the first 'a'; these count as wrong")
+    )
+    caplog.clear()
+    score("squad1", gold, write(some, json.dumps({"a": "cat", "b": "cat"})))
+    assert not caplog.records
+
+
+def test_a_threshold_without_scores_and_scores_without_an_order_are_one_line(tmp_path, capsys):
+    gold = str(write(tmp_path / "dev.json", json.dumps(SQUAD2)))
+    said = str(write(tmp_path / "predictions.json", json.dumps({"a": "the cat", "b": "dog"})))
+    odds = str(write(tmp_path / "odds.json", '{"a": -Infinity, "b": NaN}'))
+    for words, says in (
+        (["squad2", gold, said, "--na-prob-file", odds], "odds.json, question b: found NaN; expected a number"),
+        (
+            ["squad2", gold, said, "--na-prob-thresh", "0.5"],
+            "--na-prob-thresh 0.5: needs the scores that it applies to; say",
+        ),
+        (
+            ["squad1", gold, said, "--na-prob-thresh", "1"],
+            "--na-prob-thresh 1.0: needs the scores that it applies to; say",
+        ),
+        (["squad1", gold, said, "--na-prob-file", odds], "no-answer scores are for squad2 only; the task is squad1"),
+        (
+            ["squad2", said, "--na-prob-thresh", "1"],
+            "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to",
+        ),
+    ):
+        assert main(["score", *words]) == 2
+        found = capsys.readouterr().err.strip()
+        assert says in found and len(found.splitlines()) == 1, found
+    write(tmp_path / "odds.json", '{"a": -3, "b": true}')
+    with pytest.raises(UserError, match=r"odds.json, question b: found bool; expected a number"):
+        score("squad2", Path(gold), Path(said), no_answer_scores=Path(odds))
+    with pytest.raises(UserError, match=r"no_answer_threshold=2: needs no_answer_scores"):
+        score("squad2", Path(gold), Path(said), no_answer_threshold=2)
+
+
 CONLL = "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\nBlackburn\tI-PER\n"
 
 
@@ -309,6 +361,45 @@ def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, c
     )
 
 
+@pytest.mark.parametrize(
+    ("task", "row", "says"),
+    [
+        ("rte", {"gold": "entailment", "label": "1"}, "the label is '1'; rte has entailment, not_entailment"),
+        ("ax", {"gold": "yes", "label": "neutral"}, "the label is 'yes'; ax has contradiction, entailment, neutral"),
+        ("snli", {"gold": "neutral", "label": "no"}, "the label is 'no'; snli has contradiction, entailment, neutral"),
+        ("stsb", {"gold": 1.5, "label": "1.5"}, "the label is '1.5'; stsb has numbers"),
+        ("korsts", {"gold": True, "label": 2}, "the label is True; korsts has numbers"),
+        (
+            "cola",
+            {"gold": 1, "label": 1, "choices": ["a", "b"]},
+            "has 'choices', as runs of swag, codah, arc, hellaswag write it, not of cola; say",
+        ),
+        (
+            "classify",
+            {"gold": ["O"], "label": ["O"], "words": ["a"]},
+            "has 'words', as runs of conll, tag, wnut17, klue-ner, naver-ner",
+        ),
+        (
+            "tag",
+            {"gold": "a", "label": "b", "text": "c"},
+            "the label is 'a'; tag has lists of tags; say the run's own task",
+        ),
+        ("arc", {"gold": True, "label": 1}, "the label is True; arc has numbers of choices; say the run's own task"),
+        ("squad1", {"gold": ["a"], "label": 1}, "the label is 1; squad1 has texts; say the run's own task"),
+        (
+            "squad2",
+            {"gold": ["a"], "label": "a", "question": "?"},
+            "has no 'no_answer_score', which a run of task=squad2",
+        ),
+    ],
+)
+def test_predictions_of_another_task_are_one_line(task: str, row: dict, says: str, tmp_path: Path, capsys):
+    file = write_rows(tmp_path / "dev.jsonl", [{"id": "0"} | row])
+    assert main(["score", task, str(file)]) == 2
+    found = capsys.readouterr().err.strip()
+    assert f"dev.jsonl, line 1: {says}" in found and len(found.splitlines()) == 1, found
+
+
 def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, capsys):
     run = tmp_path / "run"
     (run / "predictions").mkdir(parents=True)
@@ -328,7 +419,7 @@ def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, ca
         (["rte", str(write(tmp_path / "d.tsv", "a"))], "d.tsv: found no PREDICTIONS beside it; say GOLD PREDICTIONS"),
         (["rte", str(write(tmp_path / "e.jsonl", ""))], "e.jsonl: is empty"),
         (["rt", str(unlabelled)], "hellaswag; did you mean rte?"),
-        ([str(run), "--kind", "class"], "--label, --id, --kind and --na-prob-file belong to GOLD PREDICTIONS"),
+        ([str(run), "--kind", "class"], "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to"),
     ):
         assert main(["score", *words]) == 2
         found = capsys.readouterr().err.strip()

@@ -30,7 +30,7 @@ from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import score_text, write_report
 from train.finetuning.start import starting_parameters, upper_layers
-from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.finetuning.tasks.data import Outputs, Split, TaskData, files_of, is_prediction
 from train.run.adopted import place_on_mesh
 from train.run.config import to_json
 from train.run.directory import RunDirectory
@@ -67,6 +67,7 @@ class FinetuningJob(ModelJob):
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
         self._baselines = baselines_of(task)
         self.best = BestModel(self._export)
+        self._digests = {name: file.digest for name, file in files_of(task).items()}
         self._outputs_of_best: tuple[int, dict[str, _Found]] | None = None  # its step; name of a file -> outputs, loss
 
     def first_state(self) -> TrainState:
@@ -164,7 +165,12 @@ class FinetuningJob(ModelJob):
     def facts(self) -> dict[str, Any]:
         self.best.write()
         evaluations = list(self._evaluations.values())
-        return {"config": to_json(self.config), "data": self._tokenizer.fingerprint, "evaluations": evaluations}
+        return {
+            "config": to_json(self.config),
+            "data": self._tokenizer.fingerprint,
+            "files": self._digests,
+            "evaluations": evaluations,
+        }
 
     def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes predictions and report of the best model."""
@@ -187,22 +193,35 @@ class FinetuningJob(ModelJob):
             placed = place_on_mesh(best, params, str(self._run.export))
             outputs |= {split.name: self.outputs(placed, split) for split in missing}
 
+        written: set[str] = set()
+
         def write_predictions(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for split in splits:
-                self._task.write_predictions(split, outputs[split.name][0], folder)
+                files = self._task.write_predictions(split, outputs[split.name][0], folder)
+                files.append(folder / f"{split.name}.jsonl")
                 lines = (json_text(row) + "\n" for row in self._task.rows(split, outputs[split.name][0]))
-                (folder / f"{split.name}.jsonl").write_text("".join(lines), encoding="utf-8")
+                files[-1].write_text("".join(lines), encoding="utf-8")
+                written.update(file.name for file in files)
 
         def report_on(folder: Path) -> None:
             write_report(folder, self.config, self._task, outputs, best_step=report.step, evaluations=list(evaluations))
 
         def write() -> None:
             self._run.write_folder(self._run.path / "predictions", write_predictions)
+            for path in (self._run.path / "predictions").iterdir():
+                if is_prediction(path.name) and path.name not in written:  # of a test file that the run had before
+                    path.unlink()
             self._run.write_folder(self._run.path / "report", report_on)
 
         on_first_process(write)
         metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
+        if evaluations and all(row.get(metric) is None for row in evaluations):
+            scored = self._task.evaluations[0].path
+            log.say(
+                f"{metric} was never a number on {scored}, so the first evaluated model stands for the best; choose by "
+                "another score with metric=, or give a dev file whose labels differ"
+            )
         told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
         log.say(
             f"the best model, of step {report.step:,} ({told}), is in {self._run.export}; its mistakes are in report/"

@@ -125,6 +125,8 @@ class FinetuneConfig(ShownConfig):
             raise UserError(f"pad: found {self.pad!r}; expected few or max")
         if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
             raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
+        if len(set(self.learning_rates)) < len(self.learning_rates):
+            raise UserError(f"learning_rates: found {self.learning_rates!r}; expected rates that all differ")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:
             raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
         for name in ("fsdp", "tensor", "zero"):

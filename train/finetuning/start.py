@@ -1,7 +1,7 @@
 """Where a fine-tuning run starts: the encoder of `init=SOURCE`, with its head if it fits the task, or a random one."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.data import TaskData, files_of
 from train.run.adopted import check_finite, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,33 @@ def check_source(source: Source) -> None:
     else:
         with OpenModel(source, head="encoder"):
             pass
+
+
+def check_same_files(
+    config: FinetuneConfig, task: TaskData, facts: Mapping[str, Any], allow_change: Collection[str]
+) -> None:
+    """Raises UserError if a file of a resumed run has another content: its scores would be those of two sets.
+
+    Args:
+        config: of the run.
+        task: with the files as they are now.
+        facts: what the newest checkpoint records: `FinetuningJob.facts`, and its step.
+        allow_change: "data" in it lets the run continue with other contents. Other paths need it too, in
+            `settle_config`.
+    """
+    saved = facts.get("config", {})
+    moved = {name for name in ("data", "train", "dev", "test") if saved.get(name) != getattr(config, name)}
+    if "data" in allow_change or "data" in moved:
+        return
+    for name, file in files_of(task).items():
+        then = facts.get("files", {}).get(name)
+        if then is None or file.field in moved or then == file.digest:
+            continue
+        raise UserError(
+            f"{file.field}: {file.path} has changed since this run reached step {facts['step']} (its sha256 began with "
+            f"{then[:12]}, and now {file.digest[:12]}); put the old file back, say allow_change=data to continue with "
+            "the new one, or choose another run="
+        )
 
 
 def starting_parameters(

@@ -11,7 +11,8 @@ from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
 Label each text, or pair of texts, with a model fine-tuned for it. Prints the label and its probability, or the value of
-a regression. Texts that are too long are truncated at the end, as in fine-tuning, and a warning says so.
+a regression; of a model of several labels per text each one with a probability above 0.5. Texts that are too long, for
+the max_length of a fine-tuning run or for the model, are truncated at the end, and a warning says so.
 
 examples:
   python -m bert_jax classify runs/reviews "I love it." "I want my money back."
@@ -27,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_texts(parser)
     parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table; this column has the texts")
     parser.add_argument("--pair", metavar="COL", help="this column has the second text of each pair")
-    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels per text (default 1)")
+    top_k = "labels per text, best first (default 1; for several labels those above 0.5, and with --json all)"
+    parser.add_argument("--top-k", type=int, metavar="K", help=top_k)
+    longest = "truncate texts to so many tokens (default: the run's max_length, or what the model takes)"
+    parser.add_argument("--max-length", type=int, metavar="L", help=longest)
     add_running(parser)
     add_results(parser, "one JSON list per text: label, score")
     add_shard(parser)
@@ -35,18 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """`classify DIR [TEXT|FILE ...]`: prints the best labels of each text."""
-    if arguments.top_k < 1:
+    if arguments.top_k is not None and arguments.top_k < 1:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     texts = _texts(arguments)
     from bert_jax.inference.tasks.text_classification import TextClassification
 
-    predict = TextClassification(arguments.source, **running(arguments))
+    predict = TextClassification(arguments.source, max_length=arguments.max_length, **running(arguments))
+
+    decides_each = arguments.top_k is None and predict.config.problem_type == "multi_label_classification"
 
     def show(_: Any, found: Any) -> str:
         untrained = "\tuntrained" if found[0].get("untrained") else ""
-        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found) + untrained
+        shown = [row for row in found if row["score"] > 0.5] if decides_each else found
+        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in shown) + untrained
 
-    serve_shard(arguments, predict, texts, lambda: _texts(arguments), show, {"top_k": arguments.top_k})
+    top_k = len(predict.config.labels) if decides_each else arguments.top_k or 1
+    serve_shard(arguments, predict, texts, lambda: _texts(arguments), show, {"top_k": top_k})
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[Any]:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: the kind of label")
     parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: no-answer scores, JSON {id: score}")
     threshold = 'squad2: an answer whose no-answer score is above T counts as "" (default 1)'
-    parser.add_argument("--na-prob-thresh", type=float, default=1.0, metavar="T", help=threshold)
+    parser.add_argument("--na-prob-thresh", type=float, metavar="T", help=threshold)
     add_results(parser, "one JSON object")
 
 
@@ -51,11 +51,16 @@ def run(arguments: argparse.Namespace) -> None:
     given = {"label": arguments.label, "id": arguments.id, "kind": arguments.kind}
     own = {name: value for name, value in given.items() if value is not None}
     if arguments.predictions is None:
-        if own or arguments.na_prob_file:
-            raise UserError("--label, --id, --kind and --na-prob-file belong to GOLD PREDICTIONS; say both files")
+        if own or arguments.na_prob_file or arguments.na_prob_thresh is not None:
+            raise UserError(
+                "--label, --id, --kind, --na-prob-file and --na-prob-thresh belong to GOLD PREDICTIONS; say both files"
+            )
         if arguments.gold is None:
             return _show(score_run(arguments.task), arguments.json)
         return _show({"": score_file(arguments.task, Path(arguments.gold))}, arguments.json)
+    if arguments.na_prob_thresh is not None and arguments.na_prob_file is None:
+        threshold = f"--na-prob-thresh {arguments.na_prob_thresh}"
+        raise UserError(f"{threshold}: needs the scores that it applies to; say --na-prob-file FILE, or leave it out")
     if own and arguments.task != "classify":
         raise UserError(f"--label, --id, --kind are for classify only; {arguments.task} has its own columns")
     scores = score(

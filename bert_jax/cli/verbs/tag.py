@@ -12,7 +12,7 @@ from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
 Find the entities of each text and their character positions, with a model fine-tuned to tag words. Nothing is
-truncated: a long text is read in windows.
+truncated: a long text is read in windows, which for a fine-tuning run are those of its evaluation.
 
 examples:
   python -m bert_jax tag runs/ner "Marie Curie was born in Warsaw."
@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)
     split = "the units that get a tag, as in training: default words, with punctuation split off"
     parser.add_argument("--split", choices=("words", "spaces", "characters"), default="words", help=split)
+    parser.add_argument(
+        "--max-length", type=int, metavar="L", help="tokens of a row (default: the run's, or the model's)"
+    )
+    stride = "tokens from the beginning of a window to that of the next (default: the run's, or half a window)"
+    parser.add_argument("--stride", type=int, metavar="N", help=stride)
     add_running(parser)
     add_results(parser, "one JSON list per text: entity_group, score, word, start, end")
 
@@ -41,13 +46,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.conll and arguments.split != "words":
         raise UserError(f"--split {arguments.split}: leave it out with --conll, whose file has the words")
     lines = [] if arguments.conll else texts_of(arguments.texts)
-    from bert_jax.data.tasks.tags import read_conll
+    from bert_jax.data.tasks.tags import TaggedSentence, read_conll
     from bert_jax.inference.tasks.token_classification import TokenClassification
 
     predict = TokenClassification(
         arguments.source,
         split=arguments.split,
         aggregation_strategy=arguments.aggregation,
+        max_length=arguments.max_length,
+        step=arguments.stride,
         **running(arguments),
     )
     if not arguments.conll:
@@ -56,18 +63,22 @@ def run(arguments: argparse.Namespace) -> None:
     path = table_of(arguments.texts[0])
     sentences = errors_in_place(lambda wrong: read_conll(path, tag=None, wrong=wrong))
 
-    def of_words(words: list[tuple[str, ...]]) -> list[Any]:
-        return predict(words, is_split_into_words=True) if arguments.json else predict.tags(words)
+    def of_words(some: list[TaggedSentence]) -> list[Any]:
+        tags = predict.tags([one.words for one in some], [one.document for one in some])
+        if not arguments.json:
+            return tags
+        return [predict.entities(one.words, own) for one, own in zip(some, tags, strict=True)]
 
-    serve(_tagged(sentences, of_words), _show_tags, as_json=arguments.json, items="sentences")
+    at_once = None if predict.document_context else CHUNK  # a chunk would cut a document
+    serve(_tagged(sentences, of_words, at_once), _show_tags, as_json=arguments.json, items="sentences")
 
 
 def _tagged(
-    sentences: Iterable[Any], of_words: Callable[[list[tuple[str, ...]]], list[Any]]
+    sentences: Iterable[Any], of_words: Callable[[list[Any]], list[Any]], at_once: int | None
 ) -> Iterator[tuple[Any, Any]]:
     iterator = iter(sentences)
-    while some := list(islice(iterator, CHUNK)):
-        found = iter(of_words([one.words for one in some if not isinstance(one, UserError)]))
+    while some := list(islice(iterator, at_once)):
+        found = iter(of_words([one for one in some if not isinstance(one, UserError)]))
         yield from ((one, one if isinstance(one, UserError) else next(found)) for one in some)
 
 
@@ -82,4 +93,4 @@ def _show_entities(text: str, entities: list[dict[str, Any]]) -> str:
     return "\n".join([text, *lines])
 
 
-VERBS = {"tag": Verb(_ABOUT, add_arguments, run)}
+VERBS = {"tag": Verb(_ABOUT, add_arguments, run, keywords={"step": "--stride"})}

@@ -1,16 +1,18 @@
 """Texts or pairs of texts with a label, several labels or a number; finding the classes, holding out a part."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.tables import has_header, named_rows
+from bert_jax.data.tasks.tables import has_header, named_rows, valid_unicode
 from bert_jax.errors import UserError, Wrong, quoted, refuse, some_of
+from bert_jax.files import parse_json
 
 Label = str | float | tuple[str, ...]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class LabelledText(NamedTuple):
@@ -42,8 +44,10 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
 
     Raises:
         UserError: a column missing from the header. If `wrong` raises, also an object without the field, a value that
-            is not a text, a label that is empty or not a number. Each with its line.
+            is not a text, a label that is empty or not a number, an id that is no text or number or is there twice.
+            Each with its line.
     """
+    lines: dict[str, int] = {}  # id -> its line
     for index, (line, row) in enumerate(named_rows(path, wrong)):
         where = f"{path}, line {line}"
         asked = (columns.text, columns.pair, columns.label, columns.id)
@@ -53,7 +57,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
             continue
         try:
             example = LabelledText(
-                id=str(index if columns.id is None else row[columns.id]),
+                id=str(index) if columns.id is None else _id(row[columns.id], columns.id, where, lines),
                 text="" if columns.text is None else _text(row[columns.text], columns.text, where),
                 pair=None if columns.pair is None else _text(row[columns.pair], columns.pair, where),
                 label=None if columns.label is None else _label(row[columns.label], columns, where),
@@ -62,41 +66,89 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
         except UserError as error:
             wrong(error)
         else:
+            if columns.id is not None:
+                lines[example.id] = line
             yield example
 
 
+def has_labels(path: Path, label: str, *, optional: bool = False) -> bool:
+    """Whether a table has labels; not if it has no such column, or nothing in it.
+
+    Args:
+        path: the table.
+        label: the column of the labels.
+        optional: a row may lack a label where others have one, as it may belong to no class.
+
+    Raises:
+        UserError: some rows have a label and some have none; with their lines.
+    """
+    first: dict[bool, int] = {}  # whether a row has a label -> the first such line
+    for line, row in named_rows(path):
+        first.setdefault(row.get(label) not in (None, [], "") and str(row[label]).strip() != "", line)
+        if len(first) == 2 and not optional:
+            raise UserError(
+                f"{path}, line {first[False]}: has no {label!r}, and line {first[True]} has one; give each row a "
+                "label, or leave the column empty, or out"
+            )
+    return True in first
+
+
 def label_number(value: Any, where: str) -> float:
-    """The label as a number; UserError, beginning with `where`, if it is not a finite number."""
+    """The label as a number; UserError, beginning with `where`, if it is not a finite number that float32 can hold."""
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)  # Python reads 5_0 as 50
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{where}: the label {quoted(value)} is not a finite number")
+    if abs(number) > _LARGEST:
+        raise UserError(f"{where}: the label {quoted(value)} is beyond float32; expected at most {_LARGEST:.2g}")
     return number
+
+
+def _id(value: Any, name: str, where: str, lines: Mapping[str, int]) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UserError(f"{where}: {name!r} is {quoted(value)}; expected an id, a text or a number")
+    id = valid_unicode(str(value), f"{where}: {name!r}")
+    if id in lines:
+        raise UserError(f"{where}: the id {quoted(id)} is that of line {lines[id]} too; expected ids that all differ")
+    return id
 
 
 def _text(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: {name!r} is {type(value).__name__}; expected a text")
-    return value
+    return valid_unicode(value, f"{where}: {name!r}")
 
 
 def _label(value: Any, columns: Columns, where: str) -> Label:
     if columns.kind == "number":
         return label_number(value, where)
     if columns.kind == "classes":
-        names = value.split("|") if isinstance(value, str) else value
+        names = _names_in(value, f"{where}: {columns.label!r}") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(
                 f"{where}: {columns.label!r} is {quoted(value)}; expected a list of names, or names with | between"
             )
         if bad := next((name for name in names if "|" in name), None):
             raise UserError(f"{where}: the label {quoted(bad)} has a |, which stands between labels; rename it")
-        return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        own = (valid_unicode(name.strip(), f"{where}: the label {quoted(name)}") for name in names)
+        return tuple(dict.fromkeys(name for name in own if name))
+    if isinstance(value, bool):
+        found = str(value).lower()
+        raise UserError(
+            f'{where}: {columns.label!r} is {found}; expected the name of a class: write "{found}" in quotes'
+        )
+    if not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {quoted(value)}; expected the name of a class")
-    return str(value)
+    return valid_unicode(str(value).strip(), f"{where}: {columns.label!r}")
+
+
+def _names_in(text: str, where: str) -> Any:
+    """The names in a cell: a JSON list, or names with | between."""
+    if not text.lstrip().startswith("["):
+        return text.split("|")
+    return parse_json(text, where, 'write a list as ["a", "b"], or names with | between: a|b')
 
 
 def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
@@ -128,13 +180,14 @@ def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
         )
 
 
-def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:
+def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str, hint: str = "") -> np.ndarray:
     """The training targets: ids int32 [N]; for several labels per example 0 or 1, float32 [N, C].
 
     Args:
         examples: with labels.
         names: the classes, by id.
         source: the file, for messages.
+        hint: advice that the error ends with.
 
     Raises:
         UserError: a label that is not one of the classes; with its line.
@@ -145,7 +198,7 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
             if name not in ids:
                 raise UserError(
                     f"{source}, line {example.line}: the label {quoted(name)} is not in the training data "
-                    f"({some_of(names, 10)})"
+                    f"({some_of(names, 10)}){hint}"
                 )
     if not any(isinstance(example.label, tuple) for example in examples):
         return np.array([ids[_names(example.label)[0]] for example in examples], np.int32)
@@ -176,6 +229,11 @@ def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray
     for group in sorted(members, key=str):
         order = rng.permutation(members[group])
         held += order[: min(len(order) - 1, round(share * len(order)))].tolist()
+    if len(members) == len(groups):
+        raise UserError(
+            f"dev={share}: each of the {len(groups)} labels occurs once, and a label's only example is not held out; "
+            "if they are numbers say kind=number, else give a dev file"
+        )
     if not held:
         raise UserError(f"dev={share}: none of {len(groups)} examples would be held out; raise it, or give a dev file")
     kept = np.setdiff1d(np.arange(len(groups)), held)

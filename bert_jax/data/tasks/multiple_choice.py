@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows
+from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows, valid_unicode
 from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse, some_of
 
 _ENDINGS = tuple(f"ending{number}" for number in range(4))
@@ -99,11 +99,12 @@ def _arc(row: dict[str, Any], _: int, line: int, where: str) -> Choices:
         ) from None
     if not all(isinstance(value, str) for value in (stem, *keys)):
         raise UserError(f"{where}: not in ARC's form; expected texts as the stem and the labels of the choices")
+    texts = _texts(texts, where)
     key = row.get("answerKey") or None
     if key is not None and key not in keys:
         raise UserError(f"{where}: answerKey is {quoted(key)}; the choices are {', '.join(keys)}")
     label = None if key is None else keys.index(key)
-    return _choices(str(row.get("id", line - 1)), stem, _texts(texts, where), label, line)
+    return _choices(valid_unicode(str(row.get("id", line - 1)), f"{where}: 'id'"), stem, texts, label, line)
 
 
 def _hellaswag(row: dict[str, Any], number: int, line: int, where: str) -> Choices:
@@ -112,7 +113,7 @@ def _hellaswag(row: dict[str, Any], number: int, line: int, where: str) -> Choic
         raise UserError(f"{where}: expected a text as 'ctx' and a list of texts as 'endings'")
     endings = _texts(row["endings"], where)
     label = _label(row.get("label"), len(endings), where)
-    return _choices(str(row.get("ind", number)), row["ctx"], endings, label, line)
+    return _choices(valid_unicode(str(row.get("ind", number)), f"{where}: 'ind'"), row["ctx"], endings, label, line)
 
 
 def _choices(id: str, beginning: str, endings: list[str], label: int | None, line: int) -> Choices:
@@ -120,13 +121,16 @@ def _choices(id: str, beginning: str, endings: list[str], label: int | None, lin
 
 
 def _texts(choices: list[Any], where: str) -> list[str]:
-    """The choices; UserError, beginning with `where`, if one is not a text or is empty."""
+    """The choices; UserError, beginning with `where`, if there are none, or one is not a text or is empty."""
+    if not choices:
+        raise UserError(f"{where}: has no choices; expected at least one")
     for number, choice in enumerate(choices, 1):
         this = f"{where}: choice {number} of {len(choices)} is"
         if not isinstance(choice, str):
             raise UserError(f"{this} {type(choice).__name__}; expected a text")
         if not choice.strip():
             raise UserError(f"{this} empty; expected a text")
+        valid_unicode(choice, this.removesuffix(" is"))
     return choices
 
 

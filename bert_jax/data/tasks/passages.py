@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.encoded import best_windows, windows
-from bert_jax.data.tasks.tables import json_of_text
+from bert_jax.data.tasks.tables import json_of_text, valid_unicode
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
@@ -62,12 +62,19 @@ def read_squad(path: Path) -> Iterator[PassageQuestion]:
 
 
 def _question(qa: dict[str, Any], context: str, path: Path) -> PassageQuestion:
-    id = str(qa["id"])
+    id = valid_unicode(str(qa["id"]), f"{path}: the question id {quoted(qa['id'])}")
+    if isinstance(qa.get("answers"), dict):
+        raise UserError(
+            f"{path}, question {quoted(id)}: 'answers' is an object, as in Hugging Face's datasets; expected SQuAD's "
+            "list of objects, each with text and answer_start"
+        )
     answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in qa.get("answers", ()))
     if not all(isinstance(text, str) for text in (context, qa["question"], *(text for text, _ in answers))):
         raise TypeError("the context, the question or an answer is not a text")
     if not all(type(start) is int and start >= 0 for _, start in answers):
         raise TypeError("an answer_start is not a whole number from 0 up")
+    for name, text in (("question", qa["question"]), ("context", context)):
+        valid_unicode(text, f"{path}, question {quoted(id)}: its {name}")
     for text, start in answers:
         if context[start : start + len(text)] != text:
             found = context[start : start + len(text)]

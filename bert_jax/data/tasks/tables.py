@@ -90,9 +90,19 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
             yield number, value
 
 
-def json_of_text(path: Path) -> Any:
-    """A whole JSON file, plain, gzip or zstd."""
-    return parse_json("\n".join(line for _, line in read_lines(path)), path)
+def json_of_text(path: Path, hint: str = "") -> Any:
+    """A whole JSON file, plain, gzip or zstd; `hint` ends the error about one that is not JSON."""
+    return parse_json("\n".join(line for _, line in read_lines(path)), path, hint)
+
+
+def valid_unicode(text: str, where: str) -> str:
+    """The text; UserError, beginning with `where`, if it has half of a surrogate pair: JSON can, and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"{text[error.start]!a} at character {error.start + 1}"
+        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}; write the whole character") from None
+    return text
 
 
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -109,7 +119,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
         yield from json_rows(path, wrong)
         return
     if kind == "json":
-        values = json_of_text(path)
+        values = json_of_text(path, "a file with one JSON object per line is named .jsonl")
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
             raise UserError(f"{path}: expected a JSON list of objects (or one object per line, named .jsonl)")
         yield from enumerate(values, 1)

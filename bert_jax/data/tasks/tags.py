@@ -30,7 +30,8 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
         wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
-        UserError: a line with too few columns, or a tag that is neither O nor B-, I-, E- or S- with a type.
+        UserError: a line with too few columns or without a word, or a tag that is neither O nor B-, I-, E- or S- with a
+            type.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -56,9 +57,14 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
             raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
         if not words:
             first = number
-        words.append(_cell(cells, word, where))
+        if not (said := _cell(cells, word, where)):
+            raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
+        words.append(said)
         if tag is not None:
-            tags.append(checked_tag(_cell(cells, tag, where), where))
+            found = _cell(cells, tag, where)
+            if found != found.rstrip() or not found:
+                raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
+            tags.append(checked_tag(found, where))
     if words and not unread:
         yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
 
@@ -91,7 +97,7 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
             lines.append("\t".join([DOCUMENT_START, *columns]) + "\n\n")
             document = sentence.document
         for number, (word, tag) in enumerate(zip(sentence.words, predicted, strict=True)):
-            if word == DOCUMENT_START or "\t" in word or "\n" in word:
+            if word in ("", DOCUMENT_START) or "\t" in word or "\n" in word:
                 raise UserError(f"{where} has the word {quoted(word)}, which CoNLL's columns have no way to write")
             gold = [sentence.tags[number]] if with_gold and sentence.tags else []
             lines.append("\t".join([word, *gold, tag]) + "\n")

@@ -17,6 +17,8 @@ from bert_jax.inference.tasks.task_source import (
     check_word,
     is_cut,
     items_of,
+    opened,
+    settings_of_run,
     shortened,
 )
 
@@ -42,7 +44,8 @@ class TextClassification(TaskModel):
         top_k: the number of labels in the list, best first; None: all. If `top_k` is given neither here nor in a call,
             the result is the best label without a list.
         truncation: False: a text that is too long is an error.
-        max_length: truncate texts to so many tokens, if the model does not require fewer.
+        max_length: truncate texts to so many tokens, if the model does not require fewer; None: to those of the
+            fine-tuning run, or to what the model takes.
         padding: accepted as in transformers, but without effect: rows are always padded to a compiled length.
         **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
@@ -60,12 +63,13 @@ class TextClassification(TaskModel):
         padding: bool | str | None = None,
         **running: Unpack[Running],
     ):
-        super().__init__(source, **running)
+        found = opened(source)
+        super().__init__(found, **running)
         self.settle(
             top_k=_ALL if top_k is None else top_k,
             function_to_apply=function_to_apply or _function_of(self.config),
             truncation=truncation,
-            max_length=max_length,
+            max_length=settings_of_run(found).get("max_length") if max_length is None else max_length,
         )
 
     def __call__(

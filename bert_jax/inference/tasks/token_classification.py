@@ -14,7 +14,14 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import check_count, check_text, check_word, items_of
+from bert_jax.inference.tasks.task_source import (
+    check_count,
+    check_text,
+    check_word,
+    items_of,
+    opened,
+    settings_of_run,
+)
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
@@ -48,20 +55,27 @@ class TokenClassification(TaskModel):
     sub-tokens as words, so it can split a word; "none" gives the sub-tokens themselves. Words are encoded one by one,
     as in training.
 
-    A text that is too long for the model is read in windows that overlap by half. The result for each sub-token comes
-    from the window that shows it with the most context, so nothing is truncated.
+    A text that is too long for a row is read in windows that overlap by half. The result for each sub-token comes from
+    the window that shows it with the most context, so nothing is truncated. For a fine-tuning run, the defaults of
+    length and windows are those of its evaluation.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         aggregation_strategy: "first", "max", "average", "simple" or "none" (transformers' default).
         ignore_labels: leave out entities whose `entity_group` (or `entity`) is one of these.
-        stride: the number of tokens that two windows of a long text share; None: half a window.
+        stride: the number of tokens that two windows of a long text share; None: half a window, or as `step` says.
+        step: tokens from the beginning of a window to that of the next, at most a window: the `stride` of fine-tuning.
+        max_length: tokens of a row; None: as many as the model takes.
         is_split_into_words: whether each text is given as a list of its words.
         delimiter: the string that then joins the words to a text.
         split: how a text is split into words, which should be as in the training data: "words" (BERT's rule:
             punctuation marks are words), "spaces" (punctuation belongs to the word beside it), or "characters" (spaces
             included).
         **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
+
+    Attributes:
+        document_context: whether the model was trained on rows filled with the neighbouring sentences; `tags` then does
+            the same with the sentences of a document.
     """
 
     task = "token-classification"
@@ -75,6 +89,8 @@ class TokenClassification(TaskModel):
         aggregation_strategy: str = "first",
         ignore_labels: Sequence[str] = (OUTSIDE,),
         stride: int | None = None,
+        step: int | None = None,
+        max_length: int | None = None,
         is_split_into_words: bool = False,
         delimiter: str = " ",
         split: str = "words",
@@ -82,7 +98,22 @@ class TokenClassification(TaskModel):
     ):
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
-        super().__init__(source, **running)
+        found = opened(source)
+        run = settings_of_run(found)
+        self.document_context: bool = run.get("document_context", False)
+        max_length = run.get("max_length") if max_length is None else max_length
+        if max_length is not None:
+            check_count("max_length", max_length)
+            self.longest = max_length
+        super().__init__(found, **running)
+        if self._room < 1:
+            raise UserError(
+                f"max_length={max_length}: expected at least {self.longest - self._room + 1}, for one token"
+            )
+        step = run.get("stride") if step is None else step
+        if step is not None:
+            check_count("step", step)
+            stride = self._room - min(step, self._room) if stride is None else stride
         self._split = SPLITS[split]
         self.settle(
             aggregation_strategy=aggregation_strategy,
@@ -136,15 +167,26 @@ class TokenClassification(TaskModel):
         results = Results(self.stream([given] if single or words_of_one else given, **options))
         return first_of(results) if single else results
 
-    def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:
-        """Tags each word of each sentence."""
+    def tags(self, sentences: Sequence[Words], documents: Sequence[int] | None = None) -> list[list[Tag]]:
+        """Tags each word of each sentence.
+
+        Args:
+            sentences: the words of each.
+            documents: for `document_context`: the number of each sentence's document; None: each is its own.
+        """
         if not sentences:
             return []
         checked = [_checked(words, f"text {number}") for number, words in enumerate(sentences, 1)]
-        tagged = self._encode_words(checked, self.settled["stride"])
+        tagged = self._encode_words(checked, self.settled["stride"], documents if self.document_context else None)
         how = self.settled["aggregation_strategy"].lower()
         how = "first" if how in OF_PIECES else how
         return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
+
+    def entities(self, words: Words, tags: Sequence[Tag]) -> list[dict[str, Any]]:
+        """The entities of a sentence whose words `tags` has tagged, as `__call__` returns them."""
+        sentence = _of_words(words, self.settled["delimiter"])
+        found = entities_of(tags, sentence.spans, sentence.text)
+        return self.marked([row for row in found if row["entity_group"] not in self.settled["ignore_labels"]])
 
     def check_options(
         self,
@@ -194,10 +236,22 @@ class TokenClassification(TaskModel):
         spans = self._split(item)
         return SplitText(item, [item[begin:end] for begin, end in spans], spans)
 
-    def _encode_words(self, sentences: Sequence[Words], overlap: int | None) -> Tagged:
-        given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
-        stride = None if overlap is None else self._room - overlap
-        return encode_tagged(self.tokenizer, given, None, max_length=self.longest, stride=stride)
+    def _encode_words(
+        self, sentences: Sequence[Words], overlap: int | None, documents: Sequence[int] | None = None
+    ) -> Tagged:
+        numbers = range(len(sentences)) if documents is None else documents
+        given = [
+            TaggedSentence(tuple(words), None, document, line)
+            for line, (words, document) in enumerate(zip(sentences, numbers, strict=True), 1)
+        ]
+        return encode_tagged(
+            self.tokenizer,
+            given,
+            None,
+            max_length=self.longest,
+            stride=None if overlap is None else self._room - overlap,
+            document_context=documents is not None,
+        )
 
     @property
     def _room(self) -> int:

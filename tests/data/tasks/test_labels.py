@@ -59,7 +59,10 @@ def test_a_class_of_one_is_learnt_from():
 
 
 def test_a_share_that_holds_nothing_out_is_refused():
-    with pytest.raises(UserError, match="none of 4 examples would be held out"):
-        split(["a", "b", "c", "d"], 0.1, seed=0)
+    with pytest.raises(UserError, match="none of 4 examples would be held out; raise it"):
+        split(["a", "b", "c", "c"], 0.1, seed=0)
+    once = r"dev=0.9: each of the 4 labels occurs once, .*; if they are numbers say kind=number, else give a dev file"
+    with pytest.raises(UserError, match=once):  # whatever the share
+        split(["a", "b", "c", "d"], 0.9, seed=0)
     with pytest.raises(UserError, match=r"dev=1\.5: expected a share"):
         split(["a", "b"], 1.5, seed=0)

@@ -35,8 +35,17 @@ def test_json_lines_and_several_labels(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     found = list(read_table(path, Columns("t", label="l", kind="classes")))
     assert [e.label for e in found] == [("x", "y"), (), ("y", "x")]
+    cells = 'text,label\na,"[""x"", "" y ""]"\nb,[]\nc, y | x\n'
+    assert [e.label for e in read_table(write(tmp_path / "a.csv", cells), Columns("text", kind="classes"))] == [
+        ("x", "y"), (), ("y", "x")
+    ]  # fmt: skip
     whole = write(tmp_path / "a.json", json.dumps([{"t": "a", "l": 3}]))
     assert next(read_table(whole, Columns("t", label="l"))).label == "3"
+
+
+def test_blanks_around_a_label_are_no_part_of_it(tmp_path):
+    path = write(tmp_path / "a.csv", "text,label\na,x\nb, x\nc,x \n")
+    assert {example.label for example in read_table(path, Columns("text"))} == {"x"}
 
 
 def test_a_table_without_labels(tmp_path):
@@ -84,6 +93,80 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
             '{"text": "x", "label": ["a|b"]}',
             Columns("text", kind="classes"),
             "line 1: the label 'a|b' has a |, which stands between labels; rename it",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,['a']\n",
+            Columns("text", kind="classes"),
+            "line 2: 'label': not JSON (Expecting value",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,[1]\n",
+            Columns("text", kind="classes"),
+            "line 2: 'label' is '[1]'; expected a list of",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,1e300\n",
+            Columns("text", kind="number"),
+            "line 2: the label '1e300' is beyond float32",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,5_0\n",
+            Columns("text", kind="number"),
+            "line 2: the label '5_0' is not a finite number",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": true}',
+            Columns("text", kind="number"),
+            "line 1: the label True is not a fin",
+        ),
+        ("a.jsonl", '{"text": "x", "label": true}', Columns("text"), "line 1: 'label' is true; expected the name of a"),
+        ("a.jsonl", '{"text": "x\\ud800", "label": "a"}', Columns("text"), "line 1: 'text' is not valid Unicode: lone"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a\\ud800"}',
+            Columns("text"),
+            "line 1: 'label' is not valid Unicode: lone",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": ["\\ud800"]}',
+            Columns("text", kind="classes"),
+            "line 1: the label '\\ud800' is not valid Unicode: lone surrogate '\\ud800' at character 1",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a", "n": "\\udfff"}',
+            Columns("text", id="n"),
+            "line 1: 'n' is not valid Un",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a", "n": null}',
+            Columns("text", id="n"),
+            "line 1: 'n' is None; expected an",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a", "n": [1]}',
+            Columns("text", id="n"),
+            "line 1: 'n' is [1]; expected an id",
+        ),
+        (
+            "a.csv",
+            "n,text,label\n7,x,a\n8,y,a\n7,z,b\n",
+            Columns("text", id="n"),
+            "line 4: the id '7' is that of line 2 too; expected ids that all differ",
+        ),
+        (
+            "a.json",
+            '{"text": "x"}\n{"text": "y"}',
+            Columns("text"),
+            "a file with one JSON object per line is named .jsonl",
         ),
         ("a.jsonl", "[1]", Columns("text"), "line 1: expected a JSON object, found list"),
         ("a.json", "{}", Columns("text"), "expected a JSON list of objects"),
@@ -136,6 +219,10 @@ def test_conll(tmp_path):
         ("EU\tORG\n", "line 1: the tag is 'ORG'; expected O, or B-, I-, E- or S- and a type"),
         ("EU\tO\nrejects\n", "line 2: 'rejects' has one column"),
         ("EU\tB-\n", "line 1: the tag is 'B-'"),
+        ("EU O\nrejects O \n", "line 2: 'rejects O ' ends in a blank, and a tag is expected there; remove it"),
+        ("EU\tB-ORG \n", "line 1: 'EU\\tB-ORG ' ends in a blank, and a tag is expected there; remove it"),
+        ("EU O\n O\n", "line 2: ' O' has no word; expected a word, a tab or space, and its tag"),
+        ("EU\tO\n\tO\n", "line 2: '\\tO' has no word; expected a word, a tab or space, and its tag"),
     ],
 )
 def test_bad_conll_is_one_line(tmp_path, text, message):
@@ -161,6 +248,18 @@ def test_squad(tmp_path):
     [
         (squad(answers=[{"text": "dog", "answer_start": 4}]), "question 'q': the answer 'dog' is not at character 4"),
         ("[]x", "not JSON"),
+        (
+            squad(answers={"text": ["cat"], "answer_start": [4]}),
+            "question 'q': 'answers' is an object, as in Hugging Fa",
+        ),
+        (
+            squad(id="q\ud800"),
+            "the question id 'q\\ud800' is not valid Unicode: lone surrogate '\\ud800' at character 2",
+        ),
+        (
+            squad(question="\udfff?"),
+            "question 'q': its question is not valid Unicode: lone surrogate '\\udfff' at char",
+        ),
         ('{"version": 1}', 'expected an object with a list "data"'),
         ('{"data": [{"title": "x"}]}', "article 1: not in SQuAD's form"),
     ],
@@ -193,6 +292,14 @@ def test_swag_is_read_as_google_and_transformers_do(tmp_path):
         ),
         ("hellaswag", '{"ctx": "x", "endings": ["a", 3]}\n', "line 1: choice 2 of 2 is int; expected a text"),
         ("arc", '{"id": "x"}\n', "line 1: not in ARC's form"),
+        ("arc", '{"question": {"stem": "I", "choices": []}}', "line 1: has no choices; expected at least one"),
+        ("hellaswag", '{"ctx": "x", "endings": [], "label": 0}\n', "line 1: has no choices; expected at least one"),
+        ("hellaswag", '{"ctx": "x", "endings": ["a"], "ind": "\\ud800"}\n', "line 1: 'ind' is not valid Unicode: lone"),
+        (
+            "hellaswag",
+            '{"ctx": "x", "endings": ["a", "\\ud800"]}\n',
+            "line 1: choice 2 of 2 is not valid Unicode: lone",
+        ),
         ("hellaswag", '{"ctx": "x"}\n', "line 1: has no 'endings'; it has 'ctx'"),
     ],
 )

@@ -18,12 +18,16 @@ from sklearn.dummy import DummyClassifier
 from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tasks.tags import read_conll
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.evaluation import entities as entities_of_tags
 from bert_jax.evaluation.score import score
 from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import pipeline
+from bert_jax.inference.tasks.token_classification import TokenClassification
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.prediction import Predictor
 from tests.train.finetuning.finetune_sources import (
@@ -38,6 +42,7 @@ from train import finetune
 from train.finetuning import cost
 from train.finetuning.job import FinetuningJob
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.start import check_same_files
 from train.run.directory import RunDirectory
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
@@ -159,6 +164,39 @@ def scored_again(capsys, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_a_run_answers_in_rows_like_those_of_its_evaluation(place: Path, capsys):
+    """Too short to hold the texts: with the model's own length, other words would decide."""
+    assert run(place, "short", *files(place), "max_length=4", "epochs=2") == EXIT_DONE
+    rows = predictions(place / "short", "dev")
+    found = pipeline("text-classification", place / "short")([row["text"] for row in rows])
+    assert [one["score"] for one in found] == pytest.approx([row["probability"] for row in rows], abs=1e-5)
+    whole = pipeline("text-classification", place / "short", max_length=16)([row["text"] for row in rows])
+    assert [one["score"] for one in whole] != pytest.approx([row["probability"] for row in rows], abs=1e-3)
+
+    train, gold = (write_tagged(place / f"context-{seed}.conll", 24, seed=seed) for seed in (1, 2))
+    gold.write_text("-DOCSTART- O\n\n" + gold.read_text().replace("\n\n", "\n\n-DOCSTART- O\n\n", 1))
+    words = ["task=tag", f"train={train}", f"dev={gold}", "max_length=7", "stride=3", "document_context=true"]
+    assert run(place, "context", *words, "epochs=1") == EXIT_DONE
+    rows, sentences = predictions(place / "context", "dev"), list(read_conll(gold))
+    given = [one.words for one in sentences], [one.document for one in sentences]
+    expected = [chance for row in rows for chance in row["probability"]]
+    for options, same in (({}, True), ({"step": 1}, False), ({"max_length": 12}, False), ({"stride": 1}, False)):
+        tags = TokenClassification(place / "context", **options).tags(*given)
+        assert ([tag.score for some in tags for tag in some] == pytest.approx(expected, abs=1e-5)) is same, options
+    argv = ["tag", str(place / "context"), str(gold), "--conll"]
+    capsys.readouterr()
+    assert bert_jax_main(argv) == 0
+    blocks = capsys.readouterr().out.strip().split("\n\n")
+    assert [[line.split("\t")[1] for line in block.splitlines()] for block in blocks] == [row["label"] for row in rows]
+    assert bert_jax_main([*argv, "--json"]) == 0
+    entities = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = [[(one.type, one.first) for one in entities_of_tags(row["label"])] for row in rows]
+    assert [[(one["entity_group"], one["word"].split()[0]) for one in some] for some in entities] == [
+        [(type_, row["words"][first]) for type_, first in some] for row, some in zip(rows, expected, strict=True)
+    ]
+
+
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path, monkeypatch):
     for stop_at in (3, 32, 77):
         monkeypatch.setattr(
@@ -205,6 +243,35 @@ def test_what_the_best_model_gave_in_its_evaluation_is_not_computed_again(place:
 
 
 @pytest.mark.slow
+def test_predictions_are_those_of_this_end_of_the_run(place: Path, capsys):
+    """Of a test file that the run no longer has there are none; what else lies there stays."""
+    assert run(place, "less", *files(place), "epochs=1") == EXIT_DONE
+    folder = place / "less/predictions"
+    assert {path.name for path in folder.iterdir()} == {
+        "dev.jsonl", "dev-predictions.csv", "test.jsonl", "test-predictions.csv"
+    }  # fmt: skip
+    (folder / "test.jsonl").write_text((folder / "dev.jsonl").read_text())
+    for name in ("notes.txt", "dev-errors.csv", "ours.csv"):
+        (folder / name).write_text("mine")
+    assert run(place, "less", *files(place)[:2], "epochs=1", "allow_change=test") == EXIT_DONE
+    left = {"dev.jsonl", "dev-predictions.csv", "notes.txt", "dev-errors.csv", "ours.csv"}
+    assert {path.name for path in folder.iterdir()} == left
+    assert list(scored_again(capsys, str(place / "less"))) == ["dev"]
+
+
+@pytest.mark.slow
+def test_a_metric_that_never_was_a_number_is_said(place: Path):
+    """All labels of dev are equal, so that no order of them can be right."""
+    words = _table(place, "even", lambda label: 1.5 if label == "good" else -1.5)
+    dev = write_csv(place / "even-one.csv", [(text, 2) for text, _ in sentences(5, seed=2)])
+    assert run(place, "even", words[1], f"dev={dev}", "kind=number", "epochs=1") == EXIT_DONE
+    log = (place / "even/run.log").read_text()
+    assert f"spearman was never a number on {dev}, so the first evaluated model stands for the best" in log
+    assert run(place, "odd", *words[1:], "kind=number", "epochs=1") == EXIT_DONE
+    assert "was never a number" not in (place / "odd/run.log").read_text()
+
+
+@pytest.mark.slow
 def test_options_of_the_model_hold_when_a_run_resumes(place: Path, table: Path, capsys, monkeypatch):
     """Also options on how to compute, which published configs lack; options other than the first run's are refused."""
     words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]
@@ -229,6 +296,41 @@ def test_a_run_whose_data_have_other_labels_now_does_not_resume(place: Path, tab
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'relabelled'}", *words]
     assert exit_code(finetune.main, argv) == 2
     assert "was started with the labels bad, good, and its data now has very bad, very good" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_files_have_other_contents_does_not_resume(place: Path, tmp_path: Path, capsys):
+    """Labels and numbers of rows are the same, so the scores of two sets would stand in one curve."""
+    copies = {name: shutil.copy(place / f"{name}.csv", tmp_path) for name in ("train", "dev", "test")}
+    words = [*(f"{name}={path}" for name, path in copies.items()), "epochs=1"]
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", *words]
+    assert finetune.main(argv) == EXIT_DONE
+    found = records(tmp_path / "run")
+    for name, path in copies.items():
+        before = Path(path).read_bytes()
+        Path(path).write_bytes(before.replace(b"was", b"and"))
+        assert exit_code(finetune.main, argv) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+        assert f"{name}: {path} has changed since this run reached step 8" in line and "allow_change=data" in line
+        Path(path).write_bytes(before)
+    assert finetune.main(argv) == EXIT_DONE and records(tmp_path / "run") == found
+    moved = write_csv(tmp_path / "moved.csv", sentences(21, seed=5))
+    assert exit_code(finetune.main, [*argv, f"dev={moved}"]) == 2  # another path is another config, and so said
+    assert "say allow_change=dev to" in capsys.readouterr().err
+    assert finetune.main([*argv, f"dev={moved}", "allow_change=dev"]) == EXIT_DONE
+    write_csv(Path(copies["test"]), sentences(3, seed=4))
+    assert finetune.main([*argv, f"dev={moved}", "allow_change=data"]) == EXIT_DONE
+    assert len(predictions(tmp_path / "run", "test")) == 3
+
+
+def test_a_run_without_a_record_of_its_files_resumes(tmp_path: Path):
+    train = write_csv(tmp_path / "train.csv", sentences(8, seed=1))
+    task: Any = SimpleNamespace(trained_on=(train,), evaluations=(), tests=())
+    config = FinetuneConfig(train=str(train))
+    facts = {"config": {"train": str(train)}, "step": 4}
+    check_same_files(config, task, facts, ())
+    with pytest.raises(UserError, match=r"^train: .*train.csv has changed since this run reached step 4 \(its sha256"):
+        check_same_files(config, task, facts | {"files": {"train": "0" * 64}}, ())
 
 
 def test_a_correlation_that_was_not_a_number_stays_the_worst_score_of_a_resumed_run():

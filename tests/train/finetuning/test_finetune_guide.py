@@ -87,4 +87,4 @@ def test_every_task_and_every_option_of_the_guide_is_one(tmp_path: Path):
     assert known == set(TASKS) - {"classify", "tag"}
     fields = FinetuneConfig.__dataclass_fields__
     for name in re.findall(r"`([a-z_]+)=", GUIDE):
-        assert name in fields or name in ("run", "init"), name
+        assert name in fields or name in ("run", "init", "allow_change"), name

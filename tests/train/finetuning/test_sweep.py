@@ -243,6 +243,7 @@ def test_runs_are_shared_out_evenly():
     ("word", "says"),
     [
         ("learning_rates=2e-5", "learning_rates: found 2e-05; expected numbers as in (2e-5,3e-5)"),
+        ("learning_rates=(1e-3,0.001)", "learning_rates: found (0.001, 0.001); expected rates that all differ"),
         ("seeds=0", "seeds: found 0; expected at least 1"),
         (
             "seeds=2 mesh.fsdp=2",

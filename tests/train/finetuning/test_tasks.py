@@ -14,8 +14,9 @@ import pytest
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
-from tests.train.finetuning.finetune_sources import VOCABULARY, write_csv, write_squad, write_tagged
+from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.data import is_prediction
 from train.finetuning.tasks.table import TASKS, open_task
 
 TOKENIZER = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
@@ -85,6 +86,7 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     files = [found.write_predictions(split, outputs, tmp_path)[0] for split in found.tests]
     assert [file.name for file in files] == ([GLUE_LINES[task][2]] if task != "mnli" else ["MNLI-m.tsv", "MNLI-mm.tsv"])
     for file in files:
+        assert is_prediction(file.name)
         rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
         assert rows == [["index", "prediction"], *([str(100 + n), word] for n, word in enumerate(expected))]
     # `score` gives the predictions for a dev file the same score as the run does.
@@ -170,6 +172,44 @@ def test_each_line_of_a_test_file_gets_its_prediction(tmp_path, name: str):
     assert path.read_text() == "id,prediction\n0,good\n1,bad\n2,bad\n3,bad\n4,good\n"
 
 
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_a_test_file_whose_labels_are_all_empty_has_none(tmp_path, kind: str):
+    """As Hugging Face's and Kaggle's files are: the column is there, and nothing in it."""
+    train = write_csv(tmp_path / "train.csv", [("the film", "1"), ("a day", "2")])
+    empty = write_csv(tmp_path / "empty.csv", [("who", ""), ("ann", " ")])
+    lines = [{"text": "who", "label": None}, {"text": "ann"}]
+    (tmp_path / "empty.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    for test in (empty, tmp_path / "empty.jsonl"):
+        (split,) = opened(train=train, dev=train, test=test, kind=kind).tests
+        assert [example.label for example in split.examples] == [None, None] and not split.labelled
+    lines[1] |= {"label": "1"}
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    mixed = write_csv(tmp_path / "mixed.csv", [("who", ""), ("ann", "1")])
+    if kind == "classes":  # a text of no class
+        (split,) = opened(train=train, dev=train, test=mixed, kind=kind).tests
+        assert [example.label for example in split.examples] == [(), ("1",)]
+        return
+    for test, line in ((mixed, 2), (tmp_path / "mixed.jsonl", 1)):
+        with pytest.raises(
+            UserError, match=rf"line {line}: has no 'label', and line {line + 1} has one; give each row a"
+        ):
+            opened(train=train, dev=train, test=test, kind=kind)
+
+
+def test_max_length_has_room_for_a_token_beside_the_special_ones(tmp_path):
+    header = ("text", "answer", "label")
+    pairs = write_csv(tmp_path / "pairs.csv", [("who", "ann", "good"), ("who", "bob", "bad")], header)
+    choices = write_choices(tmp_path / "choices.jsonl", 4, seed=1)
+    for fields, least in (
+        ({"train": pairs, "dev": pairs}, 3),
+        ({"train": pairs, "dev": pairs, "pair": "answer"}, 4),
+        ({"task": "arc", "train": choices, "dev": choices}, 4),
+    ):
+        assert opened(**fields, max_length=least).train.row_lengths.max() == least
+        with pytest.raises(UserError, match=rf"^max_length: found {least - 1}; expected at least {least}: a "):
+            opened(**fields, max_length=least - 1)
+
+
 def test_a_quote_in_a_tsv_is_a_character(tmp_path):
     train = tmp_path / "train.tsv"
     train.write_text('text\tlabel\n"the film\tgood\na "day"\tbad\n', encoding="utf-8")
@@ -200,8 +240,12 @@ def test_labels_of_dev_and_test_that_train_lacks_are_one_line(tmp_path):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     odd = write_csv(tmp_path / "odd.csv", [("the film", "good"), ("a day", "odd")])
     for files in ({"dev": odd}, {"dev": train, "test": odd}):
-        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data \('bad', "):
+        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data") as error:
             opened(train=train, **files)
+        hint = "('bad', 'good')" + "; a test file without labels has no such column, or an empty one" * (
+            "test" in files
+        )
+        assert str(error.value).endswith(hint)
     tags, new = tmp_path / "tags.txt", tmp_path / "new.txt"
     tags.write_text("ann\tB-PER\nmet\tO\n", encoding="utf-8")
     new.write_text("met\tO\nrome\tB-LOC\n", encoding="utf-8")
@@ -240,8 +284,8 @@ TABLES = {
 def test_a_train_table_with_one_label_is_one_line(tmp_path, task: str):
     said, header, labels, shown = TABLES[task]
     texts = ["the film"] * (len(header) - 1)
-    two = write_csv(tmp_path / "two.csv", [(*texts, label) for label in labels], header)
-    one = write_csv(tmp_path / "one.csv", [(*texts, labels[0])] * 3, header)
+    two = write_csv(tmp_path / "two.csv", [(n, *texts[1:], label) for n, label in enumerate(labels)], header)
+    one = write_csv(tmp_path / "one.csv", [(n, *texts[1:], labels[0]) for n in range(3)], header)
     with pytest.raises(
         UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; expected at least two"
     ):
@@ -272,7 +316,7 @@ def test_kornli_is_learnt_from_both_of_its_train_files(tmp_path):
         opened(task="kornli", data=tmp_path, train=multinli)
 
 
-@pytest.mark.parametrize("word", ["1,inf", "1,nan", "1,-1", "1", "heavy"])
+@pytest.mark.parametrize("word", ["1,inf", "1,nan", "1,-1", "1", "heavy", "0,0"])
 def test_invalid_class_weights_are_one_line(tmp_path, word: str):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     with pytest.raises(UserError, match=r"class_weights: found"):
@@ -304,6 +348,19 @@ def test_an_answer_that_is_not_in_its_context_is_one_line(tmp_path):
             UserError, match=r"wrong.json, question 'q1': the answer 'bob' is not at character 0 of its"
         ):
             opened(task="squad1", **files)
+
+
+def test_an_answer_without_text_is_no_answer(tmp_path):
+    """evaluate-v2.0.py leaves it out of the gold answers; version 1.1 has no such answers."""
+    right = write_squad(tmp_path / "right.json", 3, seed=1)
+    empty = squad_with(tmp_path / "empty.json", answers=[{"text": "", "answer_start": 4}])
+    for files in ({"train": empty, "dev": right}, {"train": right, "dev": empty}, {"dev": right, "test": empty}):
+        with pytest.raises(
+            UserError, match=r"empty.json, question 'q1': an answer is empty; expected a slice of its con"
+        ):
+            opened(task="squad1", **{"train": right} | files)
+    found = opened(task="squad2", train=empty, dev=right).train.targets
+    assert [found[name].tolist() for name in ("start_positions", "end_positions")] == [[0], [0]]
 
 
 def test_a_question_without_an_answer_is_for_squad2(tmp_path):
@@ -401,6 +458,21 @@ def test_a_stride_of_a_whole_window_and_more_is_that_window(tmp_path):
     assert set(rows.values()) == {
         6
     }  # 16 words, of which 12 have room beside a question of one and three special tokens
+
+
+def test_a_question_without_answers_is_learnt_and_scored_as_one_that_has_none(tmp_path):
+    """Also where no is_impossible says so, as in sets that other programs write."""
+    said = write_squad(tmp_path / "said.json", 6, seed=1, impossible=True)
+    data = json.loads(said.read_text())
+    for paragraph in data["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["is_impossible"]
+    unsaid = tmp_path / "unsaid.json"
+    unsaid.write_text(json.dumps(data), encoding="utf-8")
+    found, expected = (opened(task="squad2", train=path, dev=path).train for path in (unsaid, said))
+    np.testing.assert_array_equal(found.tokens["input_ids"], expected.tokens["input_ids"])
+    np.testing.assert_array_equal(found.targets["start_positions"], expected.targets["start_positions"])
+    held = [opened(task="squad2", train=path, dev="0.5").evaluations[0].examples for path in (unsaid, said)]
+    assert [one.id for one in held[0]] == [one.id for one in held[1]]
 
 
 def test_the_stride_is_that_of_tags_too(tmp_path):

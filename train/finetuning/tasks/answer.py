@@ -11,7 +11,7 @@ from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.passages import PassageQuestion, Passages, answer_positions, encode_passages, read_squad
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.evaluation.predictions import squad2_scores
 from bert_jax.inference.tasks.question_answering import Answers, best_answers
 from bert_jax.training.objectives import AnswerSpan
@@ -62,7 +62,8 @@ class AnswerTask:
         self.objective = AnswerSpan()
         train, held = self._read_train(files.train)
         self.train = self._split("train", files.train, train).encoded
-        self.evaluations, self.tests = read_splits(files, held, self._read_labelled, _read, self._split)
+        self.trained_on = (files.train,)
+        self.evaluations, self.tests = read_splits(files, held, self._read_labelled, self._read, self._split)
         self.metric = checked_metric(config.metric or "f1", self._nothing_said(self.evaluations[0]), config.task)
 
     def _read_train(self, path: Path) -> tuple[list[PassageQuestion], list[PassageQuestion]]:
@@ -70,17 +71,17 @@ class AnswerTask:
 
         It holds out the same share of passages whose questions all have answers, all have none, and have both.
         """
-        questions = [question for question in self._read_labelled(path) if question.answers or question.is_impossible]
+        questions = self._read_labelled(path)
         kinds: dict[str, set[bool]] = {}
         for question in questions:
-            kinds.setdefault(question.context, set()).add(question.is_impossible)
+            kinds.setdefault(question.context, set()).add(bool(question.answers))
         _, passages = with_held_out(self._config, list(kinds), lambda context: tuple(sorted(kinds[context])))
         held = set(passages)
         return [one for one in questions if one.context not in held], [one for one in questions if one.context in held]
 
     def _read_labelled(self, path: Path) -> list[PassageQuestion]:
         """Reads questions for training or scoring; raises UserError if one has no answer that it needs."""
-        questions = _read(path)
+        questions = self._read(path)
         for one in questions:
             for name, text in (("question", one.question), ("context", one.context)):
                 if not text.strip():
@@ -96,6 +97,15 @@ class AnswerTask:
             )
         return questions
 
+    def _read(self, path: Path) -> list[PassageQuestion]:
+        """Reads questions with or without answers; raises UserError if an answer is empty and none may be."""
+        if not (questions := list(read_squad(path))):
+            raise UserError(f"{path}: has no questions")
+        empty = (one.id for one in questions for answer in one.answers if not answer.text.strip())
+        if not self._null_answers and (id := next(empty, None)) is not None:
+            raise UserError(f"{path}, question {quoted(id)}: an answer is empty; expected a slice of its context")
+        return questions
+
     def _split(self, name: str, path: Path, questions: list[PassageQuestion]) -> Split:
         config = self._config
         passages = encode_passages(
@@ -106,7 +116,7 @@ class AnswerTask:
             stride=_STRIDE if config.stride is None else config.stride,
             max_question_length=config.max_question_length,
         )
-        first = [question.answers[0] if question.answers else None for question in questions]
+        first = [next((one for one in question.answers if one.text.strip()), None) for question in questions]
         spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
         start, end = answer_positions(passages, spans)
         encoded = _encoded(passages, self._tokenizer.pad_token_id, start, end)
@@ -221,12 +231,6 @@ class AnswerTask:
             best = (Span(answer.candidates[0].start, answer.candidates[0].end),) if said else ()
             found.append(SpanExample(question.question, question.context, right, best))
         return found
-
-
-def _read(path: Path) -> list[PassageQuestion]:
-    if not (questions := list(read_squad(path))):
-        raise UserError(f"{path}: has no questions")
-    return questions
 
 
 def _listed(answers: Answers, null_answers: bool) -> list[dict[str, Any]]:

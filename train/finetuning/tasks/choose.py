@@ -20,6 +20,7 @@ from train.finetuning.tasks.data import (
     Scores,
     SpanExample,
     Split,
+    check_length,
     checked_metric,
     read_splits,
     task_files,
@@ -51,9 +52,11 @@ class ChoiceTask:
             raise UserError("class_weights: multiple choice has no classes; leave it out")
         self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
         self.objective = OneLabel(None, config.label_smoothing)
+        check_length(config.max_length, tokenizer, pair=True)
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train,)
         self.evaluations, self.tests = read_splits(files, held, self._some, self._some, self._split)
         for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
             if "labels" not in encoded.targets:

@@ -17,11 +17,11 @@ from bert_jax.data.tasks.labelled_text import (
     LabelledText,
     check_labels_differ,
     find_labels,
+    has_labels,
     label_ids,
     read_table,
 )
 from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
-from bert_jax.data.tasks.tables import named_rows
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import diagnostic_scores, glue_scores, table_scores
@@ -34,6 +34,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     beside,
+    check_length,
     checked_metric,
     read_splits,
     task_files,
@@ -99,6 +100,7 @@ class ClassifyTask:
         examples = [example for _, some in sources for example in some]
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
+        check_length(config.max_length, tokenizer, pair=examples[0].pair is not None)
         self.labels = self._labels(examples, files.train)
         for path, some in sources[1:]:  # so that an error about an unknown label names the right file
             self._targets(path, some)
@@ -110,6 +112,7 @@ class ClassifyTask:
             "number": "regression",
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train, *files.more)
         self.objective = self._objective(config)
         read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)
         self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
@@ -147,16 +150,17 @@ class ClassifyTask:
 
     def _split(self, name: str, path: Path, examples: list[LabelledText]) -> Split:
         labelled = all(example.label is not None for example in examples)
-        targets = {"labels": self._targets(path, examples)} if labelled else {}
+        hint = "; a test file without labels has no such column, or an empty one" if name == "test" else ""
+        targets = {"labels": self._targets(path, examples, hint)} if labelled else {}
         pairs = None if examples[0].pair is None else [example.pair or "" for example in examples]
         texts = [example.text for example in examples]
         encoded = encode_texts(self._tokenizer, texts, pairs, max_length=self._length, targets=targets)
         return Split(name, path, examples, encoded, labelled)
 
-    def _targets(self, path: Path, examples: list[LabelledText]) -> np.ndarray:
+    def _targets(self, path: Path, examples: list[LabelledText], hint: str = "") -> np.ndarray:
         if self._layout.kind == "number":
             return np.array([example.label for example in examples], np.float32)
-        return label_ids(examples, self.labels, str(path))
+        return label_ids(examples, self.labels, str(path), hint)
 
     def _objective(self, config: FinetuneConfig) -> Objective:
         if self._layout.kind == "class":
@@ -261,8 +265,10 @@ def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.n
         weights = np.array([float(number) for number in word.split(",")], np.float32)
     except ValueError:
         raise UserError(f"class_weights: found {word!r}; expected none, balanced, or numbers as in 1,2.5") from None
-    if len(weights) != len(names) or not (weights >= 0).all() or not np.isfinite(weights).all():
-        raise UserError(f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}")
+    if len(weights) != len(names) or not (weights >= 0).all() or not np.isfinite(weights).all() or not weights.any():
+        raise UserError(
+            f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}, not all 0"
+        )
     return weights
 
 
@@ -328,8 +334,8 @@ def table_layout(
         return examples
 
     def read_test(path: Path) -> list[LabelledText]:
-        _, first = next(named_rows(path), (0, {}))
-        if columns.label in first:
+        label = columns.label
+        if label is not None and has_labels(path, label, optional=columns.kind == "classes"):
             return read_agreed(path, columns, labels)
         return list(read_table(path, columns._replace(label=None)))
 

@@ -1,6 +1,7 @@
 """What fine-tuning needs of a task: find its files, encode examples, score predictions, write them to files."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.labelled_text import split
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import no_file, no_folder
+from bert_jax.files import file_digest, no_file, no_folder
 from bert_jax.training.objectives import Objective
 from train.finetuning.recipe import FinetuneConfig
 
@@ -71,6 +73,7 @@ class TaskData(Protocol):
         baseline: what a model says that has learnt nothing from the texts, such as "always 'good', the most frequent
             label of train".
         train: the training examples.
+        trained_on: the files that have them.
         evaluations: labelled files to score during training; the first selects the best model.
         tests: files to predict at the end, and to score if they have labels.
     """
@@ -89,6 +92,8 @@ class TaskData(Protocol):
     def baseline(self) -> str: ...
     @property
     def train(self) -> Encoded: ...
+    @property
+    def trained_on(self) -> tuple[Path, ...]: ...
     @property
     def evaluations(self) -> tuple[Split, ...]: ...
     @property
@@ -124,12 +129,54 @@ class TaskData(Protocol):
         ...
 
 
+class TaskFile(NamedTuple):
+    """A file of a task, and the field of the config that may name it: "train", "dev" or "test"."""
+
+    field: str
+    path: Path
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of its content."""
+        return file_digest(self.path)[0]
+
+
+def files_of(task: TaskData) -> dict[str, TaskFile]:
+    """The files that a task was read from, by a name that does not change: "train", "dev_matched", "test" ..."""
+    found = {f"train {n}" if n > 1 else "train": TaskFile("train", path) for n, path in enumerate(task.trained_on, 1)}
+    found |= {split.name: TaskFile("dev", split.path) for split in task.evaluations}
+    found |= {split.name: TaskFile("test", split.path) for split in task.tests}
+    return found
+
+
+_PREDICTIONS = re.compile(
+    r"(dev|test|diagnostic)(_matched|_mismatched)?"
+    r"(\.jsonl|-predictions\.(csv|conll|json)|-(nbest_predictions|null_odds)\.json)"
+    r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
+)
+
+
+def is_prediction(name: str) -> bool:
+    """Whether a file of `predictions/` has a name under which runs write there; other files are the user's."""
+    return _PREDICTIONS.fullmatch(name) is not None
+
+
 def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
     """Returns `name`; raises UserError if it is not one of the task's `scores` of which larger values are better."""
     known = [score for score in scores if not score.endswith(("mean_squared_error", "total", "_thresh"))]
     if name not in known:
         raise UserError(f"metric: found {name!r}; expected one of {', '.join(known)} for task={task}")
     return name
+
+
+def check_length(max_length: int, tokenizer: Tokenizer, *, pair: bool) -> None:
+    """Raises UserError if a row of `max_length` tokens has room for special tokens only."""
+    added = tokenizer.special_tokens_added(pair=pair)
+    if max_length <= added:
+        rows = "a pair" if pair else "a text"
+        raise UserError(
+            f"max_length: found {max_length}; expected at least {added + 1}: {rows} has {added} special tokens"
+        )
 
 
 def find_file(folder: str, names: Iterable[str]) -> Path | None:

@@ -46,6 +46,7 @@ class TagTask:
         self.labels = find_tags(sentences, str(files.train))
         train, held = with_held_out(config, sentences, _has_entity)
         self.train = self._split("train", files.train, train).encoded
+        self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
         self.evaluations, self.tests = read_splits(files, held, self._some, self._some_to_predict, self._split)
