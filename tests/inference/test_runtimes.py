@@ -114,6 +114,7 @@ def test_every_task_gives_the_results_of_xla(task, runtime, exported):
     ("family", "fields"),
     [
         ("roberta", {}),
+        ("roberta", {"pad_token_id": 0}),  # each text begins with its id
         ("distilbert", {}),
         ("albert", {"embedding_size": 4}),
         ("bert", {"position_embedding_type": "relative_key"}),

@@ -97,6 +97,14 @@ def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pad", [0, 1])  # 0 is <s>, with which each text begins
+def test_a_token_of_padding_within_a_text_does_not_bind_its_vector_to_its_neighbours(tmp_path, pad):
+    embed = TextEmbedding(export(tmp_path, "encoder", "roberta", pad_token_id=pad))
+    texts = ["hello <pad> world", "held", "<pad> <pad>hello", "world"]
+    np.testing.assert_allclose(embed(texts), [embed(text) for text in texts], atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     folder = export(tmp_path, "encoder")
     write_modules(folder, "cls+normalize", 8, 6)
