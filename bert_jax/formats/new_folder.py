@@ -40,6 +40,7 @@ _NAMES = {
     "special_tokens_map.json",
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "1_Pooling/config.json",
     "onnx/model.onnx",
     "onnx/model.onnx_data",

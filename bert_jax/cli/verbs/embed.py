@@ -146,7 +146,7 @@ def _to_part(
     model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
 ) -> None:
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
-    made_of = {"model": model.fingerprint, "pooling": model.pooling, "width": model.width}
+    made_of = {**_made_by(model), "width": model.width}
     made_of |= {**computed_by(model), "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered = part.unanswered
@@ -182,8 +182,7 @@ def _to_file(
         Unanswered: some lines have no vector.
     """
     made_of = {
-        "model": model.fingerprint,
-        "pooling": model.pooling,
+        **_made_by(model),
         **computed_by(model),
         "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
@@ -210,6 +209,11 @@ def _to_file(
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
     if unanswered:
         raise Unanswered(unanswered)
+
+
+def _made_by(model: "TextEmbedding") -> dict[str, str]:
+    prompt = {"prompt": model.prompt} if model.prompt else {}
+    return {"model": model.fingerprint, "pooling": model.pooling, **prompt}
 
 
 def _described(file: Path) -> dict[str, Any]:

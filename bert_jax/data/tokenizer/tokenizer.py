@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
+from tokenizers import normalizers
 
 from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer.fast import FlatEncoder, fast_encoder
@@ -274,6 +276,19 @@ class Tokenizer(TokenIds):
     def with_max_length(self, max_length: int) -> "Tokenizer":
         """The same tokenizer for a model that takes `max_length` tokens."""
         return Tokenizer(replace(self._parts, max_length=max_length))
+
+    def lower_cased(self) -> "Tokenizer":
+        """A tokenizer that lower-cases text first, except for special tokens written in it; itself if it does already.
+
+        This is what sentence-transformers makes of `do_lower_case`: accents stay, unlike with `cased=False`.
+        """
+        if not self.cased:
+            return self
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        further = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
+        backend.encode_special_tokens = not self.literal_special_tokens  # the library does not write it
+        return Tokenizer(replace(self._parts, backend=backend))
 
     # Encoding
 

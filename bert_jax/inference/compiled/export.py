@@ -1,5 +1,6 @@
 """Writes a task's model as programs of jax.export with their weights: a folder that runs without this package."""
 
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -43,6 +44,8 @@ from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, TaskModel
 from bert_jax.model.layers import platform_dtype
 from bert_jax.tree import as_numpy, unflatten
+
+logger = logging.getLogger(__name__)
 
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -202,7 +205,8 @@ def _specs(task: str, model: TaskModel, masks: int, top_k: int) -> tuple[tuple[A
     elif task == "text-classification":
         found = [("logits", "float32", (ROWS, classes))]
     else:
-        found = [("embeddings", "float32", (ROWS, config.hidden_size))]
+        assert isinstance(model, TextEmbedding)
+        found = [("embeddings", "float32", (ROWS, model.width))]
     return tuple(inputs), tuple(ArraySpec(*one) for one in found)
 
 
@@ -210,6 +214,8 @@ def _beside(task: str, model: TaskModel, masks: int) -> dict[str, Any]:
     """The `Facts` of a task that are needed to interpret its outputs."""
     if task == "embed":
         assert isinstance(model, TextEmbedding)
+        if model.prompt:
+            logger.warning("the programs do not have the prompt %r: put it before each text", model.prompt)
         return {"pooling": model.pooling}
     if task == "fill-mask":
         return {"masks": masks, "mask_token_id": model.tokenizer.mask_token_id}

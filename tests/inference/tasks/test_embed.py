@@ -13,7 +13,7 @@ from bert_jax.cli.vector_file import VectorFile
 from bert_jax.cli.verbs import embed as embed_command
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
-from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.formats.sentence_transformers import Vectors, write_modules
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.tasks.embed import TextEmbedding, nearest, pooled, pooled_sequences, similar
 from bert_jax.model.heads import HEADS
@@ -114,6 +114,27 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     assert "1 of 2 texts are longer than 6 tokens and were truncated" in caplog.text
     expected = by_definition(folder, "hello", "cls")
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path, caplog):
+    folder = export(tmp_path, "encoder")
+    fields = {"prompts": {"query": "hello "}, "default_prompt_name": "query"}
+    write_modules(folder, Vectors("mean", include_prompt=False, fields=fields), 8, 6)
+    assert TextEmbedding(folder).prompt == ""
+    assert "its default prompt 'hello ' is not put before texts" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_every_runtime_keeps_as_many_numbers_as_the_folder_says(tmp_path, runtime):
+    pytest.importorskip(runtime, reason=f"{runtime} is not installed")
+    folder = export(tmp_path, "encoder")
+    write_modules(folder, Vectors("mean+normalize", fields={"truncate_dim": 3}), 8, LONGEST)
+    want = TextEmbedding(folder, pooling="mean+normalize", runtime="xla", dtype="float32")(TEXTS)
+    assert want.shape == (len(TEXTS), 3)
+    found = TextEmbedding(folder, runtime=runtime, dtype="float32")
+    np.testing.assert_allclose(found(TEXTS), want, atol=1e-5)
+    np.testing.assert_allclose(found(TEXTS[0]), want[0], atol=1e-5)
 
 
 @pytest.mark.slow
