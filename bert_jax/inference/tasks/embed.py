@@ -87,6 +87,11 @@ class TextEmbedding(TaskModel):
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
         super().__init__(found, **running)
+        if kind == POOLED and self.config.family == "distilbert":
+            raise UserError(
+                f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no DistilBERT has one; "
+                f"expected one of {', '.join(POOLINGS)}"
+            )
         if vectors.lower_case:
             self.tokenizer = self.tokenizer.lower_cased()
         self.width = min(self.config.hidden_size, vectors.truncate_dim or self.config.hidden_size)

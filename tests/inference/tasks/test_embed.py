@@ -116,6 +116,12 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
 
 
+def test_a_family_without_a_pooler_is_said_to_have_none(tmp_path):
+    folder = export(tmp_path, "encoder-no-pooler", "distilbert")
+    with pytest.raises(UserError, match="model: the model has no pooler, which pooling='pooled' needs"):
+        TextEmbedding(folder, pooling="pooled")
+
+
 def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path, caplog):
     folder = export(tmp_path, "encoder")
     fields = {"prompts": {"query": "hello "}, "default_prompt_name": "query"}
