@@ -62,7 +62,7 @@ def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     add_texts(parser)
     output = "write to this .npy or .jsonl file, or resume it; default: stdout"
     parser.add_argument("--output", dest="vectors", metavar="FILE", help=output)
-    add_overwrite(parser, "replace the file if it exists")
+    add_overwrite(parser, "replace the file if it exists, or what another start left unfinished")
     add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
     add_shard(parser)
     add_pooling(parser)
@@ -187,7 +187,7 @@ def _to_file(
         "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
     facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
-    with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite or path is not None, **facts) as file:
+    with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite, **facts) as file:
         if file.rows:
             say(f"resuming after line {first + file.rows:,}")
         before, begin, told = file.rows, time.monotonic(), time.monotonic()

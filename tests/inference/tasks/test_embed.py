@@ -187,7 +187,9 @@ def test_a_stopped_file_of_vectors_is_completed_to_the_same_bits(tmp_path, suffi
     assert not (tmp_path / ("parts" + suffix)).exists()
     with open(tmp_path / f"parts{suffix}.part", "ab") as file:
         file.write(b"[1")  # a write that was cut short
-    with pytest.raises(UserError, match=r"was started with model='a', but now it is 'b'; remove it to start again"):
+    with pytest.raises(
+        UserError, match=r"was started with model='a', but now it is 'b'; remove it to start again, or say --over"
+    ):
         write("parts" + suffix, 23, {"model": "b"})
     with VectorFile(tmp_path / f"parts{suffix}", width=5, made_of={"model": "a"}, chunk=4) as file:
         assert file.rows == 12
@@ -276,6 +278,34 @@ def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
         rows = [json.loads(line) for line in (tmp_path / "parts.jsonl").read_text().splitlines()]
         assert len(rows) == 14 and rows[9] is None
         np.testing.assert_allclose(rows[0], TextEmbedding(folder)("held"), atol=1e-5)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_another_start_left_unfinished_is_replaced_on_request(tmp_path, damaged):
+    def begin(made_of: dict, overwrite: bool = False) -> int:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of=made_of, chunk=1, overwrite=overwrite) as file:
+            before = file.rows
+            file.append([np.full(2, before, np.float32)])
+            return before
+
+    assert [begin({"model": "a"}), begin({"model": "a"}), begin({"model": "a"}, overwrite=True)] == [0, 1, 2]
+    if damaged:
+        (tmp_path / "v.npy.part.json").write_text("damaged")
+    assert begin({"model": "b"}, overwrite=True) == 0
+    with VectorFile(tmp_path / "v.npy", width=2, made_of={"model": "b"}, chunk=1) as file:
+        assert np.load(file.finish()).tolist() == [[0, 0]]
+
+
+def test_a_file_that_another_program_is_writing_is_left_alone(tmp_path):
+    options = {"width": 2, "made_of": {}, "chunk": 1}
+    with VectorFile(tmp_path / "v.npy", **options) as first:
+        first.append([np.ones(2, np.float32)])
+        with pytest.raises(UserError, match=r"v\.npy\.part: another program is writing it; wait until it ends"):
+            VectorFile(tmp_path / "v.npy", **options)
+        first.append([np.ones(2, np.float32)])
+        assert np.load(first.finish()).shape == (2, 2)
+    with VectorFile(tmp_path / "v.npy", overwrite=True, **options) as second:
+        assert second.rows == 0
 
 
 @pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])
