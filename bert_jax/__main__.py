@@ -110,7 +110,8 @@ def run(argv: Sequence[str]) -> int:
         with results_to(output, overwrite=getattr(arguments, "overwrite", False)):
             verb.run(arguments)
     except UserError as error:
-        raise UserError(as_options(str(error), parser.options() | dict(verb.keywords))) from error
+        elsewhere = {"allow_missing": "python -m bert_jax convert SRC DST --allow-missing"}
+        raise UserError(as_options(str(error), elsewhere | parser.options() | dict(verb.keywords))) from error
     return EXIT_DONE
 
 

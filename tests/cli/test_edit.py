@@ -55,7 +55,7 @@ def test_everything_at_once(source, tmp_path, capsys):
 def test_a_layer_that_is_named_twice_loses_the_heads_of_both(source, tmp_path, capsys):
     config = CONFIG.replace(hidden_size=16, num_attention_heads=4, num_hidden_layers=1)
     four = bert_jax.save_pretrained(tmp_path / "four", config, tiny.random_params(config, 1), None, head="mlm")
-    options = "--prune-heads 0:3 --prune-heads 0:1"
+    options = "--prune-heads 0:3 --prune-heads 0:1,3"
     assert main(["edit", str(four), str(tmp_path / "out"), *options.split()]) == 0
     assert "heads 1, 3 of layer 0 pruned" in capsys.readouterr().err
     assert bert_jax.load(tmp_path / "out").config.pruned_heads == ((0, (1, 3)),)

@@ -190,7 +190,7 @@ def _by_layer(given: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, tuple[i
     """The heads of each layer, of all the times that it was named."""
     found: dict[int, tuple[int, ...]] = {}
     for layer, heads in given:
-        found[layer] = (*found.get(layer, ()), *heads)
+        found[layer] = tuple(dict.fromkeys((*found.get(layer, ()), *heads)))
     return found
 
 

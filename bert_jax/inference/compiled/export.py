@@ -142,14 +142,18 @@ def export_compiled(
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Raises UserError unless the folder has the files that `export_compiled` wrote, and no others."""
+    """Raises UserError unless the folder has the files that `export_compiled` wrote, unchanged, and no others."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not (target / FACTS).is_file():
+        raise UserError(f"{target}: already exists and is no folder of export-compiled; name another folder")
     try:
-        names = {path.name for path in target.iterdir()}
-        ours = not target.is_symlink() and names == {*read_facts(target).files, FACTS}
-    except (OSError, UserError):
-        ours = False
-    if not ours:
-        _refuse_taken(target)
+        files = {*read_facts(target).files, FACTS}
+        found = [f"{path}: is not of that export" for path in target.iterdir() if path.name not in files]
+    except UserError as error:
+        found = [str(error).rsplit(";", 1)[0]]
+    if found:
+        raise UserError(f"{found[0]}; only an unchanged export is replaced: name another folder, or remove {target}")
 
 
 def _refuse_taken(target: Path) -> None:
