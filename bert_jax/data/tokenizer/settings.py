@@ -124,7 +124,7 @@ class Beside:
             if i != expected:
                 raise UserError(f"{self.folder}: added token {quoted(token)} has id {i}, expected {expected}")
             special = bool(entry.get("special", False)) or token in special_tokens.values()
-            _put(backend, {"lstrip": token in lstrip} | entry, special=special)
+            _put(backend, {"lstrip": token in lstrip, **entry}, special=special)
         marked = {token.content for token in backend.get_added_tokens_decoder().values()}
         for entry in (*self.named.values(), *self.extra):
             if entry["content"] in known and entry["content"] not in marked:
