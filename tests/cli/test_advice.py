@@ -162,6 +162,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
         "leave them out": "tests/evaluation/test_int8.py",
         "name two files": "tests/cli/test_texts.py",
         "remove it to start again": "tests/cli/test_embed.py",
+        "another program is writing it": "tests/inference/tasks/test_embed.py",
         "save what comes from it in a file": "a copy, which is no command of ours",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",
