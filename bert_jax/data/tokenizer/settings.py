@@ -144,12 +144,13 @@ def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | Non
         UserError: a file that is not JSON, or a field of the wrong type.
     """
     config = _read_config(folder)
+    older = read_object(folder / "special_tokens_map.json", optional=True)
     return Beside(
         folder=folder,
         settings=replace(settings, config=config),
         model=read_object(folder / "config.json", optional=True) if model is None else model,
-        named=_named_tokens(folder, config),
-        extra=_extra_tokens(folder, config),
+        named=_named_tokens(config, older),
+        extra=_extra_tokens(config, older),
         added=_added_tokens(folder, config),
     )
 
@@ -167,20 +168,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _named_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _named_tokens(config: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Role -> the special token that tokenizer_config.json names, else special_tokens_map.json: {"content", ...}."""
-    older = read_object(folder / "special_tokens_map.json", optional=True)
     found = ((role, _entry(config.get(f"{role}_token", older.get(f"{role}_token")))) for role in ROLES)
     return {role: entry for role, entry in found if entry is not None}
 
 
-def _extra_tokens(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _extra_tokens(config: Mapping[str, Any], older: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The special tokens without a role of ours that the files name, as in transformers.
 
     They are fields such as bos_token, and the lists or tables additional_special_tokens and extra_special_tokens.
+    special_tokens_map.json counts in folders without an added_tokens_decoder.
     """
-    older = {} if config.get("added_tokens_decoder") else read_object(folder / "special_tokens_map.json", optional=True)
-    fields = {**config, **older}
+    fields = config if config.get("added_tokens_decoder") else {**config, **older}
     named = [value for name, value in fields.items() if name.endswith("_token") and name[:-6] not in ROLES]
     for name in ("additional_special_tokens", "extra_special_tokens"):
         given = fields.get(name)
