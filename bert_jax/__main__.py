@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words
@@ -18,6 +18,7 @@ from bert_jax.cli.training import PROGRAMS, checkout, programs, start
 from bert_jax.cli.verbs import ALIASES, FILES, GROUPS, first_sentence, verb_of
 from bert_jax.errors import UserError, did_you_mean
 
+_STDOUT = 1
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
 _ABOUT = """\
@@ -109,7 +110,8 @@ def run(argv: Sequence[str]) -> int:
         with results_to(output, overwrite=getattr(arguments, "overwrite", False)):
             verb.run(arguments)
     except UserError as error:
-        raise UserError(as_options(str(error), parser.options() | dict(verb.keywords))) from error
+        elsewhere = {"allow_missing": "python -m bert_jax convert SRC DST --allow-missing"}
+        raise UserError(as_options(str(error), elsewhere | parser.options() | dict(verb.keywords))) from error
     return EXIT_DONE
 
 
@@ -120,6 +122,8 @@ def _refuse(name: str, known: Sequence[str]) -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 = done, 2 = user's mistake or a full disk (one line), 130 = Ctrl-C, 141 = closed pipe."""
+    if sys.stdout is None:
+        sys.stdout = _without_reader()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         code = run(sys.argv[1:] if argv is None else argv)
@@ -138,6 +142,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             _leave_stdout()
         return EXIT_USER_ERROR
     return code
+
+
+def _without_reader() -> TextIO:
+    """A stdout in place of one that the caller closed (`>&-`): writing to it fails as if its reader had left.
+
+    It takes the place of stdout, where a file that is opened later would get what libraries print.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    if writer != _STDOUT:
+        os.dup2(writer, _STDOUT)
+        os.close(writer)
+    return open(_STDOUT, "w", encoding="utf-8", closefd=False)
 
 
 def _leave_stdout() -> None:

@@ -191,9 +191,17 @@ def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
             raise UserError(f"num_labels={quoted(count)}: expected a positive integer")
         return None if count is None else tuple(f"LABEL_{i}" for i in range(count))
     if not isinstance(names, Mapping) or not names or {str(key) for key in names} != set(map(str, range(len(names)))):
+        if not _has_labels(data.get("architectures")):
+            return None
         raise UserError(f"id2label={quoted(names)}: expected an object with the keys 0 … n - 1 for n labels")
     by_id = {str(key): str(value) for key, value in names.items()}
     return tuple(by_id[str(i)] for i in range(len(by_id)))
+
+
+def _has_labels(architectures: Any) -> bool:
+    """Whether the classes that a config names have a head with labels; True if it names none."""
+    named = architectures if isinstance(architectures, list | tuple) and architectures else ["Classification"]
+    return any("Classification" in str(name) for name in named)
 
 
 def _pruned_heads(pruned: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -189,6 +189,15 @@ def test_labels_follow_their_ids_and_absent_ones_their_number():
             BertConfig.from_json(wrong)
 
 
+def test_the_names_of_labels_may_be_wrong_where_no_head_has_labels():
+    gap = {"id2label": {"0": "a", "2": "c"}}
+    for name in ("BertForMaskedLM", "BertModel", "BertForQuestionAnswering"):
+        assert BertConfig.from_json(gap | {"architectures": [name]}).labels == BertConfig().labels
+    for named in ({}, {"architectures": []}, {"architectures": ["BertForTokenClassification"]}):
+        with pytest.raises(UserError, match="id2label"):
+            BertConfig.from_json(gap | named)
+
+
 def test_google_s_albert_file_is_read_with_its_tanh_gelu(tmp_path):
     google = {
         "attention_probs_dropout_prob": 0,

@@ -67,10 +67,10 @@ def lines_of(name: str, *, tables: Sequence[str] = TABLES, instead: str = AS_LIN
 
     Raises:
         FileNotFoundError: there is no such file.
-        UserError: stdin is a terminal; the file is one of the `tables`.
+        UserError: stdin is a terminal or closed; the file is one of the `tables`.
     """
     if name == "-":
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():  # None: closed by the caller
             raise UserError("no texts: give a text, name a file with one text per line, or pipe one in")
         lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
     else:

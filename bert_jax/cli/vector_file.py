@@ -1,12 +1,13 @@
 """A file of vectors, written as they are computed, continued after an interruption, or joined from parts."""
 
+import fcntl
 import io
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bert_jax.cli.shards import PartFile
 from bert_jax.cli.streaming import new_file
@@ -23,7 +24,7 @@ class VectorFile:
     """A file of vectors, written from beginning to end: .npy, float32 [N, D], or .jsonl, one list per line.
 
     Until `finish` its name is PATH.part, and PATH.part.json records `made_of`. An unfinished file with the same
-    `made_of` is continued after its last complete `chunk` of rows.
+    `made_of` is continued after its last complete `chunk` of rows. A lock keeps a second program from PATH.part.
 
         with VectorFile(path, width=384, made_of=facts, chunk=4096) as file:
             for rows in chunks_from(file.rows):
@@ -35,7 +36,7 @@ class VectorFile:
         width: D.
         made_of: JSON values that must not change between two attempts.
         chunk: rows per `append`, except the last.
-        overwrite: replace `path` if it exists.
+        overwrite: replace `path` if it exists, and an unfinished file that was made of something else.
 
     Attributes:
         rows: the number of rows written so far.
@@ -43,7 +44,7 @@ class VectorFile:
 
     Raises:
         UserError: the path exists, has another ending, or its folder does not exist; an unfinished file was made of
-            something else; PATH.part.json is damaged.
+            something else; PATH.part.json is damaged; another program is writing the file.
     """
 
     def __init__(
@@ -68,12 +69,17 @@ class VectorFile:
             refuse_special(path, follow=False)
         if self._part.exists() and not self._facts.exists() and not overwrite:
             raise UserError(f"{self._part}: already exists, and no earlier start wrote it; --overwrite replaces it")
-        self.rows, size = self._found(facts, chunk)
-        write_json(self._facts, facts)
-        self._file = open(self._part, "r+b" if size else "wb")
-        self._file.truncate(size or (_HEADER if self._is_npy else 0))
-        self._file.seek(0, io.SEEK_END)
-        self.missing = self._missing()
+        self._file = _locked(self._part)
+        try:
+            self.rows, size = self._found(facts, chunk, overwrite)
+            write_json(self._facts, facts)
+            self._file.truncate(size)
+            self._file.truncate(size or (_HEADER if self._is_npy else 0))
+            self._file.seek(0, io.SEEK_END)
+            self.missing = self._missing()
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, rows: "Sequence[np.ndarray | None]") -> None:
         """Appends vectors, float32 [D]; None becomes a row of NaN, in .jsonl `null`."""
@@ -129,17 +135,24 @@ class VectorFile:
                 f"{self._facts}: is damaged, so {self._part} cannot be continued; remove both to start again"
             ) from None
 
-    def _found(self, facts: Mapping[str, Any], chunk: int) -> tuple[int, int]:
-        """The rows to keep of an unfinished file, and their bytes; 0, 0 if there is none."""
-        if not (self._part.exists() and self._facts.exists()):
+    def _found(self, facts: Mapping[str, Any], chunk: int, overwrite: bool) -> tuple[int, int]:
+        """The rows to keep of an unfinished file, and their bytes; 0, 0 to start again."""
+        if not self._facts.exists():
             return 0, 0
-        before = self._begun_with()
+        try:
+            before = self._begun_with()
+        except UserError:
+            if overwrite:
+                return 0, 0
+            raise
+        if overwrite and before != facts:
+            return 0, 0
         if changed := [name for name in {**facts, **before} if before.get(name) != facts.get(name)]:
             name = changed[0]
             raise UserError(
                 f"{self._part}: was started with {name}={quoted(before.get(name))}, but now it is "
                 f"{quoted(facts.get(name))}; "
-                "remove it to start again"
+                "remove it to start again, or say --overwrite"
             )
         if self._is_npy:
             rows = max(self._part.stat().st_size - _HEADER, 0) // self._row_bytes // chunk * chunk
@@ -152,6 +165,25 @@ class VectorFile:
                     ends.append(end)
         rows = (len(ends) - 1) // chunk * chunk
         return rows, ends[rows]
+
+
+def _locked(part: Path) -> IO[bytes]:
+    """The unfinished file, opened and locked until it is closed; made if there is none."""
+    file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = part.exists() and os.path.samestat(part.stat(), os.fstat(file.fileno()))
+        except BlockingIOError:
+            is_free = False
+        except OSError:  # a file system without locks
+            is_free = True
+        if not is_free:  # or just finished: the file that was opened has its name already
+            raise UserError(f"{part}: another program is writing it; wait until it ends, or name another file")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def join_parts(part: PartFile, width: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +11,7 @@ from bert_jax.formats.load import load, load_arrays, load_tokenizer
 from bert_jax.formats.names.parameters import find_head, is_encoder
 from bert_jax.formats.onnx.save import save_onnx
 from bert_jax.formats.read import ReadModel, Report
-from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+from bert_jax.formats.sentence_transformers import Vectors, vectors_of
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.formats.training_record import training_record
@@ -52,8 +53,8 @@ def convert(
         head: the head to write; None: the head that `source` has, or for sentence-transformers its encoder.
         step: of a run directory, the checkpoint to read; None: the newest.
         num_labels, allow_missing: as in `load`.
-        pooling: for sentence-transformers, as in `save_pretrained`; None: that of `source` if it has one, else "mean".
-            For onnx: the same, but None if `source` has none.
+        pooling: as in `save_pretrained`. None: an encoder keeps that of `source`, with its maximum length and prompts;
+            if `source` has none, "mean" for sentence-transformers and none for hf and onnx. Google's form has none.
         max_shard_size: as in `save_pretrained`.
         gelu: as in `load`.
         int8, calibration: for onnx, as in `save_onnx`.
@@ -76,24 +77,29 @@ def convert(
             f"num_labels={num_labels}: the head {report.head} has no classes; say head='sequence-classification', or "
             "leave it out"
         )
-    options: dict[str, Any] = {}
-    if to == "onnx" and is_encoder(report.head, config):
-        pooling = pooling or pooling_of(opened.folder)
-    if to == "sentence-transformers":
-        pooling = pooling or pooling_of(opened.folder) or "mean"
-    if pooling is not None and (length := max_length_of(opened.folder)) is not None:
-        options["max_length"] = length
-    tokenizer = load_tokenizer(opened, **options)
+    vectors = vectors_of(opened.folder, pooling)
+    if vectors is not None and pooling is None and (to == "tf1" or not is_encoder(report.head, config)):
+        why = "Google's format has none" if to == "tf1" else f"the head {report.head} is not an encoder"
+        report = replace(report, notes=(*report.notes, f"the pooling {vectors.pooling} is left out: {why}"))
+        vectors = None
+    if vectors is None and to == "sentence-transformers":
+        vectors = vectors_of(opened.folder, "mean")
+    tokenizer = load_tokenizer(opened, **options_of(vectors))
     card = training_record(opened.folder, report.step) if opened.is_run else None
     if opened.published:
         card = {"converted from": opened.published}
-    facts = {"head": report.head, "step": report.step, "card": card, "sentence_transformers": pooling}
+    facts = {"head": report.head, "step": report.step, "card": card, "sentence_transformers": vectors}
     if to == "onnx":
         written = save_onnx(directory, config, params, tokenizer, **facts, int8=int8, calibration=calibration)
     else:
         sized = {"max_shard_size": max_shard_size, "tf1": to == "tf1"}
         written = save_pretrained(directory, config, params, tokenizer, **facts, **sized)
     return Converted(written, report, tokenizer is not None)
+
+
+def options_of(vectors: Vectors | None) -> dict[str, Any]:
+    """The options of `load_tokenizer` for a folder of sentence-transformers: its maximum length, if it names one."""
+    return {} if vectors is None or vectors.max_length is None else {"max_length": vectors.max_length}
 
 
 def _read(

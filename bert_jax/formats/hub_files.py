@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_json
+from bert_jax.formats.sentence_transformers import FIELDS, MODULES, POOLING, SETTINGS
 
 DEFAULT_REVISION = "main"
 
@@ -124,8 +125,8 @@ _VOCABULARIES = (
 # Settings come before the vocabulary, so that an interrupted download is noticed by its missing vocabulary.
 TOKENIZER = (*TOKENIZER_SETTINGS, *(name for names in _VOCABULARIES for name in names))
 
-POOLING = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
-"""Files that say how sentence-transformers pools; they are fetched with the weights if the model has them."""
+VECTORS = (MODULES, *SETTINGS, FIELDS, POOLING)
+"""The files of sentence-transformers that `vectors_of` reads; they are fetched with the weights if there are any."""
 
 LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
 """If the cache records that a model has neither file, the model counts as one without a tokenizer."""
@@ -185,7 +186,7 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
             others = sorted(name for name in there if Path(name).suffix in _OTHER_WEIGHTS)
             found = ", ".join(others[:4]) or "no weights at all"
             raise UserError(f"{source}: expected weights in one of {', '.join(WEIGHTS[::2])}; found {found}")
-        files += [*(name for name in POOLING if name in there), main]
+        files += [*(name for name in VECTORS if name in there), main]
         if main.endswith(".index.json"):
             shards = shards_of(get(main))
             if lost := [shard for shard in shards if shard not in there]:
@@ -200,7 +201,7 @@ _OTHER_WEIGHTS = {".h5", ".ot", ".onnx", ".bin", ".safetensors", ".msgpack", ".c
 def is_read_by_a_load(name: str) -> bool:
     """Whether some library that loads a published model reads the file of this name: config, weights, tokenizer."""
     weights = "/" not in name and Path(name).suffix in _OTHER_WEIGHTS
-    return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)
+    return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)
 
 
 class CachedFiles:

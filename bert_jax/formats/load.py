@@ -11,7 +11,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
-from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model
+from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model, surplus_layers
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.shown import facts_table
@@ -120,6 +120,8 @@ def load(
             model.report.check(allowed)
             flat = _on_device(model.arrays(contiguous=True))
             config, report = model.config, model.report
+        if note := surplus_layers(report.unexpected, config):
+            logger.warning("%s: %s", opened.config_file, note)
     config = config if dtype is None else config.replace(dtype=dtype)
     tokenizer = load_tokenizer(opened)
     if tokenizer is not None:

@@ -40,6 +40,7 @@ _NAMES = {
     "special_tokens_map.json",
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "1_Pooling/config.json",
     "onnx/model.onnx",
     "onnx/model.onnx_data",
@@ -95,7 +96,9 @@ def refuse_foreign(target: Path) -> None:
     """Raise a UserError if the place has something that is not a former export."""
     if not os.path.lexists(target):
         return
-    if not target.is_dir() or target.is_symlink():
+    if target.is_symlink():
+        raise UserError(f"{target}: is a link; name the folder itself, or another place")
+    if not target.is_dir():
         raise UserError(f"{target}: exists and is not a folder; name another place")
     names = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if not _is_plain_folder(path))
     strangers = [name for name in names if name not in _NAMES and not re.fullmatch(SHARD, name)]

@@ -2,8 +2,9 @@
 
 import math
 import os
+import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -173,6 +174,8 @@ class OpenModel:
             raise
         recorded = self._tensors.metadata.get(STEP, "")
         step = int(recorded) if recorded.isdecimal() else None
+        if note := surplus_layers(report.unexpected, self.config):
+            notes += (f"{source.config_file}: {note}",)
         self.report = replace(report, source=str(source), step=step, notes=notes)
 
     def __enter__(self) -> Self:
@@ -229,6 +232,21 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     return found
 
 
+_LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d+)\.")
+
+
+def surplus_layers(keys: Iterable[str], config: BertConfig) -> str | None:
+    """What to say if some of a file's unused `keys` are of layers beyond those of the config; None if none is."""
+    numbers = [int(found[1]) for found in map(_LAYER.search, keys) if found]
+    count = max(numbers, default=-1) + 1
+    if count <= config.num_hidden_layers:
+        return None
+    return (
+        f"num_hidden_layers is {config.num_hidden_layers}, but the weights have {count} layers; those after the first "
+        f"{config.num_hidden_layers} are not used"
+    )
+
+
 class IncompleteModel(UserError):
     """The model lacks parameters that the head needs, and nothing else is wrong. `missing`: their paths."""
 
@@ -278,7 +296,7 @@ class Arena:
         return self._piece[start : start + size].view(np.float32).reshape(shape)
 
 
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
 _THREADS = min(4, os.cpu_count() or 1)  # threads run in parallel: NumPy and file reads release the GIL
 _AHEAD = 2 * _THREADS
 
@@ -339,7 +357,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
 def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:
     shape, dtype = tensors.shape(key), tensors.dtype(key)
     if dtype not in _FLOATS:
-        return f"{key} is {dtype}; expected float32, float16 or bfloat16"
+        return f"{key} is {dtype}; expected float32, float16, bfloat16 or float64"
     if shape == parameter.stored_shape:
         return None
     classes = parameter.key.startswith("classifier.") and shape[1:] == parameter.stored_shape[1:]

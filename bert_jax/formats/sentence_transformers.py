@@ -4,12 +4,12 @@ They are written in the layout of versions 2 to 5, which version 6 reads too; ol
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
-from bert_jax.files import read_json
+from bert_jax.errors import UserError, quoted
+from bert_jax.files import read_json, read_object
 from bert_jax.formats.new_folder import write_text
 
 NORMALIZED = "+normalize"
@@ -22,6 +22,48 @@ _FLAGS = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
 }
 POOLINGS = tuple(_FLAGS)
+_ALL_FLAGS = _FLAGS | {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
+
+MODULES, FIELDS, POOLING = "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"
+SETTINGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The names that the file with the maximum length has had, in the order in which sentence-transformers tries them."""
+
+
+class Vectors(NamedTuple):
+    """How the texts of a sentence-transformers folder become vectors.
+
+    Attributes:
+        pooling: one of `POOLINGS`, perhaps followed by `NORMALIZED`.
+        max_length: texts are truncated to this many tokens; None: no file says.
+        lower_case: text is lower-cased first, whatever the tokenizer does.
+        include_prompt: whether the pooling counts the tokens of a prompt.
+        fields: the content of config_sentence_transformers.json; {} without one.
+    """
+
+    pooling: str
+    max_length: int | None = None
+    lower_case: bool = False
+    include_prompt: bool = True
+    fields: Mapping[str, Any] = {}
+
+    @property
+    def prompt(self) -> str:
+        """What stands before each text by default."""
+        name = self.fields.get("default_prompt_name")
+        return "" if name is None else _prompts(self.fields).get(name) or ""
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many numbers of a vector are kept, from its first on; None: all."""
+        return self.fields.get("truncate_dim")
+
+
+def vectors_as(given: "Vectors | str | None") -> Vectors | None:
+    """What a caller gave, of which a pooling alone is a shorter form."""
+    return given if given is None or isinstance(given, Vectors) else Vectors(given)
 
 
 def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
@@ -31,16 +73,19 @@ def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
         raise UserError(f"pooling={pooling!r}: expected one of {names}, or one of them followed by {NORMALIZED!r}")
 
 
-def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> None:
-    """Write modules.json and the settings of its layers.
+def write_modules(folder: Path, vectors: Vectors | str, width: int, max_length: int) -> None:
+    """Write modules.json, the settings of its layers, and config_sentence_transformers.json if `vectors` has fields.
 
     Args:
         folder: a folder with config.json, the weights and the tokenizer.
-        pooling: one of `POOLINGS`, such as "mean" (over the tokens); "+normalize" after it divides each vector by its
-            length.
+        vectors: what `vectors_of` returned, or one of `POOLINGS`, such as "mean" (over the tokens); "+normalize" after
+            it divides each vector by its length.
         width: D, the size of a vector.
-        max_length: texts are truncated to this many tokens.
+        max_length: texts are truncated to this many tokens, whatever `vectors` says.
     """
+    given = vectors_as(vectors)
+    assert given is not None
+    pooling = given.pooling
     check_pooling(pooling)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.endswith(NORMALIZED) else [])]
     modules = [
@@ -52,29 +97,73 @@ def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> No
         }
         for number, kind in enumerate(kinds)
     ]
-    _write_json(folder / "modules.json", modules)
-    # do_lower_case is False because the tokenizer already lower-cases where the model needs it.
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    (folder / "1_Pooling").mkdir()
+    _write_json(folder / MODULES, modules)
+    # do_lower_case asks for more than the tokenizer does, which lower-cases by itself where the model needs it.
+    _write_json(folder / SETTINGS[0], {"max_seq_length": max_length, "do_lower_case": given.lower_case})
+    if given.fields:
+        _write_json(folder / FIELDS, given.fields)
+    (folder / POOLING).parent.mkdir()
     chosen = pooling.removesuffix(NORMALIZED)
-    flags = {flag: name == chosen for name, flag in _FLAGS.items()}
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
+    flags: dict[str, Any] = {flag: name == chosen for name, flag in _FLAGS.items()}
+    if not given.include_prompt:
+        flags["include_prompt"] = False
+    _write_json(folder / POOLING, {"word_embedding_dimension": width, **flags})
 
 
-def pooling_of(folder: Path) -> str | None:
-    """The pooling of a sentence-transformers folder, such as "mean+normalize"; None for any other folder.
+def vectors_of(folder: Path, pooling: str | None = None) -> Vectors | None:
+    """What the files of a sentence-transformers folder say; None for any other folder, unless `pooling` is given.
+
+    Args:
+        folder: the folder with the model; in folders of before version 0.3 it is a subfolder, 0_Transformer.
+        pooling: in place of the folder's own, which is then not read.
 
     Raises:
-        UserError: modules.json cannot be read, or names layers or a pooling that bert_jax does not have.
+        UserError: a file cannot be read, or names layers or a pooling that bert_jax does not have.
     """
-    path = folder / "modules.json"
-    if not path.is_file():
+    modules, include_prompt = _modules_of(folder), True
+    if pooling is None:
+        if modules is None:
+            return None
+        pooling, include_prompt = _pooling_of(modules)
+    settings = _settings_of(folder)
+    length = settings.get("max_seq_length")
+    return Vectors(
+        pooling,
+        length if type(length) is int and length > 0 else None,
+        settings.get("do_lower_case") is True,
+        include_prompt,
+        {} if modules is None else _fields_of(modules.parent / FIELDS),
+    )
+
+
+def model_folder(folder: Path) -> Path | None:
+    """The subfolder in which an older sentence-transformers folder has its model; None for any other folder."""
+    try:
+        path = read_json(folder / MODULES)[0]["path"]
+    except (OSError, ValueError, TypeError, KeyError, IndexError):
         return None
+    is_name = isinstance(path, str) and path not in ("", ".", "..") and Path(path).name == path
+    return folder / path if is_name and (folder / path / "config.json").is_file() else None
+
+
+def _modules_of(folder: Path) -> Path | None:
+    """The modules.json of a model's folder: in it, or beside it if that names the folder."""
+    if (folder / MODULES).is_file():
+        return folder / MODULES
+    above = folder.resolve().parent
+    return above / MODULES if model_folder(above) == folder.resolve() else None
+
+
+def _pooling_of(path: Path) -> tuple[str, bool]:
+    """The pooling that modules.json and the file of its second layer name, and `Vectors.include_prompt`."""
+    folder = path.parent
     try:
         modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in read_json(path)]
         kinds, place = [kind for kind, _ in modules], Path(modules[1][1]).name
         fields = read_json(folder / place / "config.json")
-        chosen = [name for name, flag in _FLAGS.items() if fields.get(flag)] or [fields.get("pooling_mode")]
+        flagged = [name for name, flag in _ALL_FLAGS.items() if fields.get(flag)]
+        said = fields.get("pooling_mode", flagged or "mean")
+        chosen = list(said) if isinstance(said, list) else [said]
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: not the modules of a sentence-transformers model ({error})") from None
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -82,17 +171,42 @@ def pooling_of(folder: Path) -> str | None:
             f"{path}: has the layers {', '.join(kinds)}; expected Transformer and Pooling, then perhaps Normalize"
         )
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
-        raise UserError(f"{folder / place}: its pooling is {chosen}; expected one of {', '.join(POOLINGS)}")
-    return chosen[0] + (NORMALIZED if len(kinds) == 3 else "")
+        found = " and ".join(map(str, chosen))
+        raise UserError(f"{folder / place}: its pooling is {quoted(found)}; expected one of {', '.join(POOLINGS)}")
+    return chosen[0] + (NORMALIZED if len(kinds) == 3 else ""), fields.get("include_prompt") is not False
 
 
-def max_length_of(folder: Path) -> int | None:
-    """The number of tokens to which a sentence-transformers folder truncates texts; None if no file says."""
-    try:
-        length = read_json(folder / "sentence_bert_config.json")["max_seq_length"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return length if type(length) is int and length > 0 else None
+def _settings_of(folder: Path) -> Mapping[str, Any]:
+    """The content of the first file of `SETTINGS` that says something; {} if none does."""
+    for name in SETTINGS:
+        try:
+            found = read_json(folder / name)
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, dict) and found:
+            return found
+    return {}
+
+
+def _fields_of(path: Path) -> Mapping[str, Any]:
+    """config_sentence_transformers.json, in which the fields that change vectors are checked."""
+    fields = read_object(path, optional=True)
+    prompts, name, size = _prompts(fields), fields.get("default_prompt_name"), fields.get("truncate_dim")
+    if name is not None and name not in prompts:
+        raise UserError(
+            f"{path}: default_prompt_name is {quoted(name)}; expected a name in prompts ({', '.join(prompts)}) or null"
+        )
+    if wrong := next((one for one, text in prompts.items() if not isinstance(text, str | None)), None):
+        raise UserError(f"{path}: the prompt {quoted(wrong)} is {quoted(prompts[wrong])}; expected a text")
+    if size is not None and (type(size) is not int or size < 1):
+        raise UserError(f"{path}: truncate_dim is {quoted(size)}; expected a whole number, at least 1, or null")
+    return fields
+
+
+def _prompts(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The prompts by name, with the two that sentence-transformers has in every model."""
+    found = fields.get("prompts")
+    return {"query": "", "document": ""} | (found if isinstance(found, dict) else {})
 
 
 def _write_json(path: Path, fields: Any) -> None:

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import check_sum, no_folder, read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
+from bert_jax.formats.sentence_transformers import model_folder
 from bert_jax.formats.weights import has_weights
 
 Kind = Literal["run", "hf", "google"]
@@ -132,7 +133,8 @@ def open_folder(folder: str | os.PathLike[str]) -> Source:
         raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     file = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
     if file is None:
-        return Source(folder)
+        inner = model_folder(folder)
+        return Source(folder) if inner is None else open_folder(inner)
     fields = read_object(file)
     if file.name != CONFIG_FILES[0]:
         return Source(folder, "google", fields, file)

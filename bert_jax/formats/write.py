@@ -18,7 +18,7 @@ from bert_jax.formats.names.parameters import architecture_of, head_in, is_encod
 from bert_jax.formats.new_folder import CARD, new_folder, write_text
 from bert_jax.formats.read import read_arrays, select
 from bert_jax.formats.safetensors import STEP
-from bert_jax.formats.sentence_transformers import check_pooling, write_modules
+from bert_jax.formats.sentence_transformers import Vectors, check_pooling, vectors_as, write_modules
 from bert_jax.formats.tensorflow.google import google_config, write_google
 from bert_jax.formats.weights import open_weights, shard_bytes, write_weights
 from bert_jax.tree import as_numpy
@@ -40,7 +40,7 @@ def save_pretrained(
     step: int | None = None,
     card: Mapping[str, Any] | str | None = None,
     max_shard_size: int | str = "5GB",
-    sentence_transformers: str | None = None,
+    sentence_transformers: Vectors | str | None = None,
     tf1: bool = False,
 ) -> Path:
     """Write config.json, model.safetensors, the tokenizer's files and a model card, in Hugging Face's layout.
@@ -63,8 +63,8 @@ def save_pretrained(
         max_shard_size: in bytes, or a text such as "500MB"; larger weights are split into files of at most this size,
             with an index.
         sentence_transformers: how to pool tokens into a text's vector: "mean", "cls", "max" or
-            "mean_sqrt_len_tokens", with "+normalize" after it for vectors of length one. Also writes the files that
-            sentence-transformers needs. Needs an encoder without a head.
+            "mean_sqrt_len_tokens", with "+normalize" after it for vectors of length one; or what `vectors_of` returned.
+            Also writes the files that sentence-transformers needs. Needs an encoder without a head.
         tf1: write Google's form instead: bert_config.json, bert_model.ckpt.* and vocab.txt, for BERT and ALBERT.
 
     Returns:
@@ -80,7 +80,8 @@ def save_pretrained(
         head = head_in(flat, config)
     config = as_written(config, head)
     most = shard_bytes(max_shard_size)
-    _check_form(config, head, sentence_transformers, tf1)
+    vectors = vectors_as(sentence_transformers)
+    _check_form(config, head, vectors, tf1)
     check_values(flat, config, tokenizer)
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         logger.warning("head_size=%d: transformers has no such option and cannot load this folder", config.head_dim)
@@ -95,10 +96,10 @@ def save_pretrained(
                 raise UserError(f"{folder / 'config.json'}: the config read back differs from the one written")
         if tokenizer is not None:
             save_tokenizer(tokenizer, folder, config)
-        if sentence_transformers is not None:
-            write_modules(folder, sentence_transformers, config.hidden_size, longest_text(config, tokenizer))
+        if vectors is not None:
+            write_modules(folder, vectors, config.hidden_size, longest_text(config, tokenizer))
         name = Path(directory).resolve().name
-        form = "tf1" if tf1 else "sentence-transformers" if sentence_transformers else "hf"
+        form = "tf1" if tf1 else "sentence-transformers" if vectors else "hf"
         write_text(folder / CARD, model_card(config, head, card, name=name, form=form))
         _compare(folder, config, head, flat, tensors)
     return Path(directory)
@@ -124,18 +125,18 @@ def as_written(config: BertConfig, head: str) -> BertConfig:
     return config.replace(labels=BertConfig().labels, problem_type=None) if head in _TWO_OUTPUTS else config
 
 
-def _check_form(config: BertConfig, head: str, pooling: str | None, tf1: bool) -> None:
+def _check_form(config: BertConfig, head: str, vectors: Vectors | None, tf1: bool) -> None:
     if tf1:
-        if pooling is not None:
+        if vectors is not None:
             raise UserError("tf1 and sentence_transformers: a folder has one form; write two folders")
         google_config(config)
-    if pooling is not None:
-        check_pools(config, head, pooling)
+    if vectors is not None:
+        check_pools(config, head, vectors)
 
 
-def check_pools(config: BertConfig, head: str, pooling: str) -> None:
+def check_pools(config: BertConfig, head: str, vectors: Vectors) -> None:
     """Raise a UserError if sentence-transformers has no such pooling, or the model is not an encoder."""
-    check_pooling(pooling)
+    check_pooling(vectors.pooling)
     if not is_encoder(head, config):
         raise UserError(f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}")
 

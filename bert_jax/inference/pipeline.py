@@ -31,12 +31,20 @@ TASKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def pipeline(task: str, source: "str | os.PathLike[str] | Loaded", **options: Any) -> Callable[..., Any]:
+_IN_TRANSFORMERS = {
+    "ner": "token-classification",
+    "sentiment-analysis": "text-classification",
+    "feature-extraction": "embed",
+    "sentence-similarity": "embed",
+}
+
+
+def pipeline(task: str, source: "str | os.PathLike[str] | Loaded | None" = None, **options: Any) -> Callable[..., Any]:
     """Loads a model for a task. A shape is compiled when it first occurs.
 
     Args:
         task: a key of `TASKS`.
-        source: a run directory, a Hugging Face folder, a hub id, or what `load` returned.
+        source: a run directory, a Hugging Face folder, a hub id, or what `load` returned; required.
         **options: the options of the task's class.
 
     Returns:
@@ -47,8 +55,15 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded", **options: An
         UserError: the task or an option is unknown, or the model does not have the task's head.
     """
     if not isinstance(task, str) or task not in TASKS:
+        if task in _IN_TRANSFORMERS:
+            raise UserError(f"task {task!r}: is called {_IN_TRANSFORMERS[task]!r} here")
+        if task == "zero-shot-classification":
+            raise UserError(f"task {task!r}: there is none; fine-tune a model for your labels: 'text-classification'")
         near = did_you_mean(task, TASKS) if isinstance(task, str) else ""
         raise UserError(f"task {task!r}" + (near or f": expected one of {', '.join(TASKS)}"))
+    if source is None:
+        instead = " in place of model=" if "model" in options else ""
+        raise UserError(f"{task} needs a model: say source={instead}, a run directory, a folder or a hub id")
     known = [name for name in signature(TASKS[task]).parameters if name not in ("source", "running")]
     known += Running.__annotations__
     if unknown := [name for name in options if name not in known]:

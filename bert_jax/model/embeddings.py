@@ -39,24 +39,32 @@ def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> 
     return (jnp.cumsum(is_token, axis=1) + past) * is_token + pad_token_id
 
 
-def packed_inputs(config: BertConfig, sequence_ids_BL: Array, position_ids_BL: Array) -> dict[str, Array]:
+def packed_inputs(
+    config: BertConfig, input_ids_BL: Array, sequence_ids_BL: Array, position_ids_BL: Array
+) -> dict[str, Array]:
     """The arguments of `Bert` with which each sequence of a row has the outputs that it has alone.
 
     Several sequences in a row: https://arxiv.org/abs/2107.02027, section 3.2.
 
-    Each token attends to those of its own sequence, and positions restart in each sequence. RoBERTa's start at pad + 1,
-    as in `positions_of`.
+    Each token attends to those of its own sequence, and positions restart in each sequence. RoBERTa's are those of
+    `positions_of`, which skip a token that has the id of padding.
 
     Args:
         config: of the model.
+        input_ids_BL: integer [B, L].
         sequence_ids_BL: integer [B, L], 1, 2 ... for the sequences of a row, 0 for padding.
         position_ids_BL: integer [B, L], counted from 0 in each sequence.
 
     Returns:
         sequence_ids and position_ids, integer [B, L].
     """
-    first = config.pad_token_id + 1 if config.family == "roberta" else 0
-    return {"sequence_ids": sequence_ids_BL, "position_ids": position_ids_BL + first}
+    if config.family == "roberta":
+        pad = config.pad_token_id
+        is_pad = (input_ids_BL == pad).astype(jnp.int32)
+        pads = jnp.cumsum(is_pad, axis=1)
+        earlier = jax.lax.cummax(jnp.where(position_ids_BL == 0, pads - is_pad, 0), axis=1)  # in sequences before
+        position_ids_BL = jnp.where(is_pad == 1, pad, position_ids_BL + pad + 1 - (pads - earlier))
+    return {"sequence_ids": sequence_ids_BL, "position_ids": position_ids_BL}
 
 
 def sinusoids(rows: int, size: int) -> np.ndarray:

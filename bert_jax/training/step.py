@@ -240,7 +240,7 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
     """Apply the model to the inputs of a batch, packed or not. DistilBERT, which has no token types, ignores them."""
     mask = batch["attention_mask"]
     if "sequence_ids" in batch:
-        packed = packed_inputs(model.config, batch["sequence_ids"], batch["position_ids"])
+        packed = packed_inputs(model.config, batch["input_ids"], batch["sequence_ids"], batch["position_ids"])
         mask = None
         options |= packed | {"pooled_positions": batch["starts"]}
     return model.apply({"params": params}, batch["input_ids"], mask, batch["token_type_ids"], **options)

@@ -4,9 +4,11 @@ import ast
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.__main__ import main, make_parser
 from bert_jax.cli.program import as_options
@@ -112,6 +114,19 @@ def test_verbs_say_options_where_the_library_says_keywords(typed, said, places, 
     assert said in capsys.readouterr().err
 
 
+def test_a_verb_that_cannot_allow_what_is_missing_names_the_one_that_can(places, tmp_path, capsys):
+    folder = shutil.copytree(places["pretraining"], tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    decoder = weights["bert.embeddings.word_embeddings.weight"] + 1
+    save_file(weights | {"cls.predictions.decoder.weight": decoder}, folder / "model.safetensors")
+    assert main(["fill-mask", str(folder), "a [MASK]"]) == 2
+    said = capsys.readouterr().err
+    (advice,) = re.findall(r"say (python -m bert_jax convert SRC DST --allow-missing [\w.]+);", said)
+    words = advice.removeprefix("python -m bert_jax ").replace("SRC", str(folder)).replace("DST", str(tmp_path / "new"))
+    assert main(words.split()) == 0
+    assert main(["info", str(tmp_path / "new")]) == 0
+
+
 def test_keywords_become_options():
     options = {"allow_missing": "--allow-missing", "truncation": "--truncate", "step": "--step"}
     for text, told in (
@@ -147,6 +162,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
         "leave them out": "tests/evaluation/test_int8.py",
         "name two files": "tests/cli/test_texts.py",
         "remove it to start again": "tests/cli/test_embed.py",
+        "another program is writing it": "tests/inference/tasks/test_embed.py",
         "save what comes from it in a file": "a copy, which is no command of ours",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",

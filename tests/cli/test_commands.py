@@ -371,6 +371,24 @@ def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "closed", "code", "said"),
+    [
+        ("info {export} --layers", ">&-", 141, ""),
+        ("--version", ">&-", 141, ""),
+        ("embed {export} hello --output {out}", ">&-", 0, "wrote "),
+        ("embed {export} -", "<&-", 2, "python -m bert_jax embed: error: no texts: give a text"),
+    ],
+)
+def test_a_stream_that_the_caller_closed_is_one_without_a_reader(verb, closed, code, said, export, tmp_path):
+    command = f"{sys.executable} -m bert_jax {verb.format(export=export, out=tmp_path / 'v.npy')} {closed}"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert said in result.stderr if said else not result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
 def test_help_has_examples_and_loads_nothing_heavy():
     for verb in (*FILES, *ALIASES):
         code = f"""

@@ -55,7 +55,7 @@ def test_everything_at_once(source, tmp_path, capsys):
 def test_a_layer_that_is_named_twice_loses_the_heads_of_both(source, tmp_path, capsys):
     config = CONFIG.replace(hidden_size=16, num_attention_heads=4, num_hidden_layers=1)
     four = bert_jax.save_pretrained(tmp_path / "four", config, tiny.random_params(config, 1), None, head="mlm")
-    options = "--prune-heads 0:3 --prune-heads 0:1"
+    options = "--prune-heads 0:3 --prune-heads 0:1,3"
     assert main(["edit", str(four), str(tmp_path / "out"), *options.split()]) == 0
     assert "heads 1, 3 of layer 0 pruned" in capsys.readouterr().err
     assert bert_jax.load(tmp_path / "out").config.pruned_heads == ((0, (1, 3)),)
@@ -73,11 +73,15 @@ def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
 def test_vectors_keep_their_pooling_and_their_maximum_length(source, tmp_path):
     vectors = convert(source, tmp_path / "vectors", to="sentence-transformers", pooling="cls+normalize")
     settings = vectors.directory / "sentence_bert_config.json"
-    settings.write_text(settings.read_text().replace("16", "10"))
+    settings.write_text(settings.read_text().replace("16", "10").replace("false", "true"))
+    prompts = {"prompts": {"query": "the "}, "default_prompt_name": "query"}
+    (vectors.directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     for options, longest in (("--keep-layers 0,2", 10), ("--positions 24", 24)):
         out = tmp_path / f"to-{longest}"
         assert main(["edit", str(vectors.directory), str(out), *options.split()]) == 0
         assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == longest
+        assert json.loads((out / "sentence_bert_config.json").read_text())["do_lower_case"] is True
+        assert json.loads((out / "config_sentence_transformers.json").read_text()) == prompts
         embed = bert_jax.pipeline("embed", out, runtime="xla")
         assert embed.pooling == "cls+normalize"
         assert np.linalg.norm(embed("cat")) == pytest.approx(1, abs=1e-5)

@@ -194,6 +194,13 @@ def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
     assert row["id"] == "x" and len(row["scores"]) == 2
 
 
+def test_choose_says_which_formats_are_json_lines(folders, tmp_path, capsys):
+    (tmp_path / "q.jsonl").write_text('{"text": "hello", "choices": ["o", "d"]}')
+    assert main(["choose", folders["multiple-choice"], str(tmp_path / "q.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert "q.jsonl: --format swag is a table; for JSON lines say --format arc or --format hellaswag" in said
+
+
 ENDINGS = b"sent1,sent2,ending0,ending1,ending2,ending3,label\n"
 ROW = b"hello,o,world,held,h,e,1\n"
 ARC = b'{"question": {"stem": "o", "choices": [{"text": "h", "label": "A"}, {"text": "d", "label": "B"}]}}\n'

@@ -696,9 +696,9 @@ def _make_small(folder: Path) -> None:
 def _read_small(folder: Path) -> None:
     from bert_jax.cli.vector_file import VectorFile
     from bert_jax.cli.verbs.edit import _words_of
-    from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+    from bert_jax.formats.sentence_transformers import vectors_of
 
-    pooling_of(folder), max_length_of(folder), _words_of(str(folder / "words.txt"))
+    vectors_of(folder), _words_of(str(folder / "words.txt"))
     with VectorFile(folder / "vectors.npy", width=8, chunk=2, made_of={"model": "m"}) as file:
         file.append([np.zeros(8, np.float32)] * 2)
 

@@ -1,5 +1,6 @@
 """docs/formats.md: its Python runs, top to bottom; and `convert` as a function."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.sentence_transformers import Vectors, vectors_of, write_modules
+from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
 from tests import tiny
@@ -39,6 +42,89 @@ def test_the_guide_to_formats_runs_as_written(tmp_path, monkeypatch):
 def test_vectors_keep_the_pooler_where_there_is_one(tmp_path, head, kept):
     source = make_folder(tmp_path / "m", head)
     assert convert(source, tmp_path / "vectors", to="sentence-transformers").report.head == kept
+
+
+VECTORS = Vectors(
+    "cls+normalize",
+    max_length=4,
+    lower_case=True,
+    include_prompt=False,
+    fields={"prompts": {"query": "the "}, "default_prompt_name": "query", "truncate_dim": 3},
+)
+
+
+def make_vectors(path: Path) -> Path:
+    """A sentence-transformers folder whose files say all that they can."""
+    folder = make_folder(path, "encoder")
+    write_modules(folder, VECTORS, CONFIG.hidden_size, 4)
+    return folder
+
+
+@pytest.mark.parametrize("to", ["hf", "sentence-transformers", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_folder_of_sentence_transformers_keeps_all_that_makes_its_vectors(tmp_path, to):
+    if to == "onnx":
+        pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    out = convert(make_vectors(tmp_path / "m"), tmp_path / "out", to=to)
+    assert vectors_of(out.directory) == VECTORS
+    assert not out.report.notes
+    other = convert(tmp_path / "m", tmp_path / "other", to=to, pooling="mean")
+    assert vectors_of(other.directory) == VECTORS._replace(pooling="mean", include_prompt=True)
+
+
+def test_a_form_without_a_pooling_is_said_to_lose_it(tmp_path):
+    out = convert(make_vectors(tmp_path / "m"), tmp_path / "google", to="tf1")
+    assert out.report.notes[-1] == "the pooling cls+normalize is left out: Google's format has none"
+    assert vectors_of(out.directory) is None
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "albert", "xlm-roberta"])
+def test_the_maximum_length_has_had_several_files(tmp_path, name):
+    folder = make_vectors(tmp_path / "m")
+    (folder / "sentence_bert_config.json").rename(folder / f"sentence_{name}_config.json")
+    assert vectors_of(folder) == VECTORS
+
+
+def test_the_model_of_an_older_folder_is_in_a_folder_of_its_own(tmp_path):
+    old, new = tmp_path / "old", make_vectors(tmp_path / "m")
+    (old / "0_Transformer").mkdir(parents=True)
+    for path in new.iterdir():
+        beside = path.name in ("modules.json", "1_Pooling", "config_sentence_transformers.json")
+        path.rename((old if beside else old / "0_Transformer") / path.name)
+    modules = json.loads((old / "modules.json").read_text())
+    (old / "modules.json").write_text(json.dumps([modules[0] | {"path": "0_Transformer"}, *modules[1:]]))
+    opened = open_source(old)
+    assert load(opened).report.head == "encoder"
+    assert vectors_of(opened.folder) == VECTORS
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"pooling_mode_weightedmean_tokens": True}, "'weightedmean'"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": True}, "'mean and lasttoken'"),
+        ({"pooling_mode": ["cls", "mean"]}, "'cls and mean'"),
+    ],
+)
+def test_a_pooling_that_we_do_not_have_is_refused_by_name(tmp_path, fields, found):
+    folder = make_vectors(tmp_path / "m")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=f"1_Pooling: its pooling is {found}; expected one of cls, mean, max"):
+        vectors_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"default_prompt_name": "ask"}, "default_prompt_name is 'ask'; expected a name in prompts"),
+        ({"prompts": {"query": 3}}, "the prompt 'query' is 3; expected a text"),
+        ({"truncate_dim": "3"}, "truncate_dim is '3'; expected a whole number"),
+    ],
+)
+def test_a_field_of_sentence_transformers_that_cannot_be_followed_is_named(tmp_path, fields, line):
+    folder = make_vectors(tmp_path / "m")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=line):
+        vectors_of(folder)
 
 
 def test_a_family_that_google_s_code_has_not_is_refused_before_anything_is_written(tmp_path):

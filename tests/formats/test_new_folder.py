@@ -100,6 +100,13 @@ def test_a_kill_between_two_renames_leaves_the_former_export_to_be_found(tmp_pat
     assert "one" in (target / CARD).read_text()
 
 
+def test_a_link_is_said_to_be_one(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with pytest.raises(UserError, match="link: is a link; name the folder itself"), new_folder(tmp_path / "link"):
+        pass
+
+
 def test_a_folder_that_somebody_fills_during_the_export_is_not_replaced(tmp_path: Path, way: str):
     target = tmp_path / "export"
 

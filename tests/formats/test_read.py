@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError
+from bert_jax.formats.load import load
 from bert_jax.formats.names.parameters import parameters_of, to_stored
 from bert_jax.formats.read import OpenModel, read_model
 from bert_jax.formats.source import open_folder
@@ -163,11 +164,28 @@ def test_the_layout_of_old_dumps(tmp_path, flat, tensors):
     assert not report.unexpected + report.mismatched
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_becomes_float32(tmp_path, flat, tensors, dtype):
-    half = {key: array.astype(dtype) for key, array in tensors.items()}
-    _, params, _ = read_model(folder(tmp_path / "m", half, dtype=np.dtype(dtype).name))
-    assert_same(params, {path: array.astype(dtype).astype(np.float32) for path, array in flat.items()})
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_precisions_become_float32(tmp_path, flat, tensors, dtype):
+    def stored(array: np.ndarray) -> np.ndarray:
+        return array.astype(dtype) * dtype(1 + 1e-9)  # which float64 alone can tell from 1
+
+    other = {key: stored(array) for key, array in tensors.items()}
+    _, params, _ = read_model(folder(tmp_path / "m", other, dtype=np.dtype(dtype).name))
+    assert_same(params, {path: stored(array).astype(np.float32) for path, array in flat.items()})
+
+
+def test_layers_that_the_config_does_not_count_are_told_of(tmp_path, tensors, caplog):
+    source = folder(tmp_path / "m", tensors, num_hidden_layers=1)
+    line = (
+        f"{source / 'config.json'}: num_hidden_layers is 1, but the weights have 2 layers; those after the first 1 are "
+        "not used"
+    )
+    assert read_model(source).report.notes == (line,)
+    load(source)
+    assert [record.getMessage() for record in caplog.records] == [line]
+    caplog.clear()
+    load(folder(tmp_path / "m", tensors))
+    assert not caplog.records
 
 
 def test_a_decoder_that_differs_from_the_embeddings_is_noticed(tmp_path, tensors):

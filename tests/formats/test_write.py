@@ -15,7 +15,7 @@ from bert_jax.config import FAMILY_OF, BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import FAMILIES, parameters_of
 from bert_jax.formats.read import read_model
-from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+from bert_jax.formats.sentence_transformers import Vectors, vectors_of
 from bert_jax.formats.write import config_json, save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests import tiny
@@ -180,8 +180,7 @@ def test_sentence_transformers_takes_an_encoder_alone_and_known_poolings(tmp_pat
     for pooling in ("mean", "cls", "max", "cls+normalize"):
         options = {"head": "encoder", "sentence_transformers": pooling}
         out = save_pretrained(tmp_path / "m", CONFIG, params, None, **options)
-        assert pooling_of(out) == pooling
-        assert max_length_of(out) == CONFIG.max_position_embeddings
+        assert vectors_of(out) == Vectors(pooling, CONFIG.max_position_embeddings)
 
 
 def test_the_config_has_numbers_as_numbers_and_the_storage_type(tmp_path, params):

@@ -271,6 +271,13 @@ def test_a_loaded_model_pools_and_cuts_as_its_folder_says(tmp_path):
 def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
     with pytest.raises(UserError, match="task 'translate': expected one of embed"):
         pipeline("translate", folder)
+    for task, here in (("ner", "token-classification"), ("sentiment-analysis", "text-classification")):
+        with pytest.raises(UserError, match=f"task '{task}': is called '{here}' here"):
+            pipeline(task, folder)
+    with pytest.raises(UserError, match="task 'zero-shot-classification': there is none; fine-tune"):
+        pipeline("zero-shot-classification", folder)
+    with pytest.raises(UserError, match="fill-mask needs a model: say source= in place of model="):
+        pipeline(task="fill-mask", model=folder)
     with pytest.raises(UserError, match="top_k=0"):
         predict("the [MASK]", top_k=0)
     with pytest.raises(UserError, match="batch_size=0"):

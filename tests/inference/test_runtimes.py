@@ -114,6 +114,7 @@ def test_every_task_gives_the_results_of_xla(task, runtime, exported):
     ("family", "fields"),
     [
         ("roberta", {}),
+        ("roberta", {"pad_token_id": 0}),  # each text begins with its id
         ("distilbert", {}),
         ("albert", {"embedding_size": 4}),
         ("bert", {"position_embedding_type": "relative_key"}),
@@ -445,9 +446,9 @@ def test_what_a_runtime_cannot_do_is_refused_in_one_line(exported):
         TextEmbedding(folder, runtime="onnx")
     with pytest.raises(UserError, match="devices: runtime='onnxruntime' runs on the CPU's cores; leave devices out"):
         TextEmbedding(folder, runtime="onnxruntime", devices=jax.devices())
-    for runtime in ("xla", "onnxruntime"):
+    for runtime, types in (("xla", "float32, bfloat16, or"), ("onnxruntime", "float32, or")):
         with pytest.raises(
-            UserError, match=f"dtype='int8': runtime='{runtime}' does not compute in it; expected float32"
+            UserError, match=f"dtype='int8': runtime='{runtime}' does not compute in it; expected {types} runtime='open"
         ):
             TextEmbedding(folder, runtime=runtime, dtype="int8")
     with pytest.raises(UserError, match="dtype='bfloat16': runtime=\"onnxruntime\" computes in float32"):

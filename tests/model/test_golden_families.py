@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.model.embeddings import positions_of, sinusoids
+from bert_jax.model.embeddings import packed_inputs, positions_of, sinusoids
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 
 SIZES: dict[str, Any] = {
@@ -160,6 +160,20 @@ def test_distilbert_gives_the_golden_values_and_reads_no_types():
 )
 def test_roberta_counts_its_tokens_from_two_and_stands_still_on_padding(ids, positions):
     assert positions_of(jnp.array([ids]), 1).tolist() == [positions]
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_a_sequence_of_a_packed_row_has_the_positions_that_it_has_alone(pad):
+    sequences = [[0, 1, 5, 2], [0, 2], [0, 6, 1, 1, 2], [1]]
+    lengths = [len(sequence) for sequence in sequences]
+    ids = jnp.array([[*(token for sequence in sequences for token in sequence), pad, pad]])
+    numbers = jnp.array([[*np.repeat([1, 2, 3, 4], lengths), 0, 0]])
+    counted = jnp.array([[*(place for length in lengths for place in range(length)), 0, 0]])
+    config = BertConfig(**SIZES, model_type="roberta", pad_token_id=pad)
+    found = packed_inputs(config, ids, numbers, counted)
+    alone = [positions_of(jnp.array([sequence]), pad)[0].tolist() for sequence in sequences]
+    assert found["position_ids"][0, :-2].tolist() == [place for places in alone for place in places]
+    assert (found["sequence_ids"] == numbers).all()
 
 
 def test_the_table_of_sinusoids_is_the_papers():

@@ -14,6 +14,7 @@ from tests.parity.tokenizer_lines import SOME_AND_ALL, lines, same, wiki_lines
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PUBLISHED = [
     ("bert-base-uncased", False),
     ("bert-base-cased", True),
@@ -73,6 +74,64 @@ def test_pairs_are_cut_alike_at_every_length(truncation: str):
                         ours([pair], **options)
                 else:
                     same(ours([pair], **options), expected)
+
+
+@pytest.mark.parametrize("truncation", ["longest_first", "only_first", "only_second"])
+def test_a_folder_may_cut_the_beginning_of_texts(truncation: str, tmp_path: Path):
+    Tokenizer.from_vocabulary([*SPECIAL, *"abcdefgh"], cased=False).save(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"truncation_side": "left"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, theirs = Tokenizer.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    pairs = [("a b c d e", "f g h"), ("a b", "c d e f g h"), ("a", "b")]
+    for max_length in range(8, 13):
+        options = {"truncation": truncation, "max_length": max_length, "padding": "max_length"}
+        returned = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+        if truncation == "longest_first":
+            firsts = [first for first, _ in pairs]
+            same(
+                ours(firsts, max_length=5, **returned, padding=True),
+                theirs(firsts, max_length=5, **returned, truncation=True, padding=True),
+            )
+            flat, _, _ = ours.encode_joined(*map(list, zip(*pairs, strict=True)), max_length=max_length)
+            expected = theirs(pairs, truncation=True, max_length=max_length)["input_ids"]
+            assert flat.tolist() == [i for row in expected for i in row]
+        elif max_length < 11:
+            continue  # neither leaves nothing of a segment
+        same(ours(pairs, **options, **returned), theirs(pairs, **options, **returned))
+    Tokenizer.load(tmp_path).save(tmp_path / "saved")
+    assert transformers.BertTokenizer.from_pretrained(tmp_path / "saved").truncation_side == "left"
+
+
+NAMED = [
+    {"additional_special_tokens": ["[E1]", "a"]},
+    {"extra_special_tokens": {"entity_token": "[E1]"}},
+    {"additional_special_tokens": [{"__type": "AddedToken", "content": "[E1]", "lstrip": True, "special": True}]},
+    {"bos_token": "[E1]", "eos_token": "[E2]"},
+    {"mask_token": "[E1]"},
+    {"extra_special_tokens": ["[absent]"]},
+]
+
+
+@pytest.mark.parametrize("fields", NAMED, ids=str)
+@pytest.mark.parametrize("files", ["tokenizer.json", "vocab.txt", "special_tokens_map.json"])
+def test_tokens_that_the_files_name_as_special_are_one_token(fields: dict, files: str, tmp_path: Path):
+    Tokenizer.from_vocabulary([*SPECIAL, "[E1]", "[E2]", *"abc[]", "##a", "##b"], cased=False).save(tmp_path)
+    if files != "tokenizer.json":
+        (tmp_path / "tokenizer.json").unlink()
+    place = tmp_path / ("special_tokens_map.json" if files == "special_tokens_map.json" else "tokenizer_config.json")
+    known = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    if place.name == "special_tokens_map.json":
+        known.pop("mask_token")
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(known))
+        known = json.loads(place.read_text())
+    else:
+        (tmp_path / "special_tokens_map.json").unlink()
+    place.write_text(json.dumps(known | fields))
+    ours, theirs = Tokenizer.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    for text in ("[E1] a[E1]b [E2][MASK]", "ab [E1][E1] [e1]", "abab"):
+        assert ours(text)["input_ids"][0].tolist() == theirs(text)["input_ids"], text
+    ours.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == ours.fingerprint
 
 
 def test_without_special_tokens():

@@ -19,9 +19,11 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load
 from bert_jax.formats.read import read_model
 from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.tree import flatten, sha256_of_parameters
 from tests import tiny
 
@@ -403,6 +405,33 @@ def test_sentence_transformers_takes_its_folder_silently(tmp_path, silent, pooli
     if "normalize" in pooling:
         vectors = vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
     np.testing.assert_allclose(theirs, vectors, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "cat: "}, "default_prompt_name": "query"}),
+        ("config_sentence_transformers.json", {"truncate_dim": 5}),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}),  # none of them: the mean
+    ],
+)
+def test_what_a_folder_says_about_its_vectors_is_done_as_sentence_transformers_does_it(tmp_path, name, fields):
+    """Before and after a conversion. Capitals, accents, a sigma and a special token within the text."""
+    from sentence_transformers import SentenceTransformer
+
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=True)
+    params = tiny.random_params(make_config(), 0, "encoder", scale=0.3)
+    folder = save_pretrained(tmp_path / "m", make_config(), params, tokenizer, sentence_transformers="mean+normalize")
+    (folder / "config_sentence_transformers.json").write_text("{}")
+    change(folder / name, **fields)
+    texts = [*TEXTS, "THE CAT", "ΣΑΣ ZOË [SEP] [sep]", ""]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, show_progress_bar=False)
+    for source in (folder, convert(folder, tmp_path / "converted").directory):
+        ours = TextEmbedding(source, runtime="xla", dtype="float32")(texts)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    again = SentenceTransformer(str(tmp_path / "converted"), device="cpu").encode(texts, show_progress_bar=False)
+    np.testing.assert_allclose(again, theirs, atol=1e-5)
 
 
 def test_a_cross_encoder_is_a_classifier_of_one_label(tmp_path, silent):

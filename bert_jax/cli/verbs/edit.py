@@ -90,7 +90,8 @@ def edit(
 ) -> Edited:
     """Changes a model, in the order of the arguments, and writes it as `save_pretrained` does.
 
-    An encoder of sentence-transformers keeps its pooling and its maximum length (or gets that of `positions`).
+    An encoder of sentence-transformers keeps its pooling, its prompts and its maximum length (or gets that of
+    `positions`).
 
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
@@ -107,10 +108,11 @@ def edit(
         FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named.
         UserError: no change is named, or `student` is not "distilbert".
     """
+    from bert_jax.formats.convert import options_of
     from bert_jax.formats.load import load_arrays, load_tokenizer
     from bert_jax.formats.names.parameters import is_encoder
     from bert_jax.formats.read import IncompleteModel
-    from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+    from bert_jax.formats.sentence_transformers import vectors_of
     from bert_jax.formats.source import open_source
     from bert_jax.formats.write import save_pretrained
     from bert_jax.surgery.positions import extend_positions
@@ -128,10 +130,8 @@ def edit(
             f"convert {source} WHOLE says how"
         ) from error
     head, changes, new_tokens = report.head, [], {}
-    pooling = pooling_of(opened.folder) if is_encoder(head, config) else None
-    tokenizer = load_tokenizer(opened)
-    if tokenizer is not None and pooling is not None and (longest := max_length_of(opened.folder)) is not None:
-        tokenizer = tokenizer.with_max_length(longest)
+    vectors = vectors_of(opened.folder) if is_encoder(head, config) else None
+    tokenizer = load_tokenizer(opened, **options_of(vectors))
     if student is not None:
         if student != "distilbert":
             raise UserError(f"student={student!r}: expected 'distilbert'")
@@ -164,7 +164,7 @@ def edit(
         raise UserError("no change given: name layers, heads, words or positions")
     card = {"made from": Path(source).name, "changes": "; ".join(changes)}
     written = save_pretrained(
-        directory, config, params, tokenizer, head=head, step=report.step, card=card, sentence_transformers=pooling
+        directory, config, params, tokenizer, head=head, step=report.step, card=card, sentence_transformers=vectors
     )
     return Edited(written, tuple(changes), new_tokens)
 
@@ -190,7 +190,7 @@ def _by_layer(given: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, tuple[i
     """The heads of each layer, of all the times that it was named."""
     found: dict[int, tuple[int, ...]] = {}
     for layer, heads in given:
-        found[layer] = (*found.get(layer, ()), *heads)
+        found[layer] = tuple(dict.fromkeys((*found.get(layer, ()), *heads)))
     return found
 
 

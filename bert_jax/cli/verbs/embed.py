@@ -62,7 +62,7 @@ def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     add_texts(parser)
     output = "write to this .npy or .jsonl file, or resume it; default: stdout"
     parser.add_argument("--output", dest="vectors", metavar="FILE", help=output)
-    add_overwrite(parser, "replace the file if it exists")
+    add_overwrite(parser, "replace the file if it exists, or what another start left unfinished")
     add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
     add_shard(parser)
     add_pooling(parser)
@@ -146,7 +146,7 @@ def _to_part(
     model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
 ) -> None:
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
-    made_of = {"model": model.fingerprint, "pooling": model.pooling, "width": model.width}
+    made_of = {**_made_by(model), "width": model.width}
     made_of |= {**computed_by(model), "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered = part.unanswered
@@ -182,13 +182,12 @@ def _to_file(
         Unanswered: some lines have no vector.
     """
     made_of = {
-        "model": model.fingerprint,
-        "pooling": model.pooling,
+        **_made_by(model),
         **computed_by(model),
         "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
     facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
-    with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite or path is not None, **facts) as file:
+    with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite, **facts) as file:
         if file.rows:
             say(f"resuming after line {first + file.rows:,}")
         before, begin, told = file.rows, time.monotonic(), time.monotonic()
@@ -210,6 +209,11 @@ def _to_file(
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
     if unanswered:
         raise Unanswered(unanswered)
+
+
+def _made_by(model: "TextEmbedding") -> dict[str, str]:
+    prompt = {"prompt": model.prompt} if model.prompt else {}
+    return {"model": model.fingerprint, "pooling": model.pooling, **prompt}
 
 
 def _described(file: Path) -> dict[str, Any]:

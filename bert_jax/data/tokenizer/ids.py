@@ -190,6 +190,15 @@ class TokenIds:
         roles = [self._ids[tokens[role]] for role in (*ends, *ROLES) if role in tokens]
         return list(dict.fromkeys(roles + added))
 
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """The tokens that are found in text as they are, before it is split into words, with their ids.
+
+        They are the special tokens (without them if `literal_special_tokens` is False) and other added ones.
+        """
+        found = self._backend.get_added_tokens_decoder().items()
+        return {token.content: i for i, token in found if self.literal_special_tokens or not token.special}
+
     @property
     def all_special_tokens(self) -> list[str]:
         """The pieces of `all_special_ids`."""

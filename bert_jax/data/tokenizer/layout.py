@@ -82,6 +82,13 @@ def kept_lengths(lengths_SB: np.ndarray, room: int | None, truncation: str) -> n
     return kept
 
 
+def ends_of(segments: Segments, kept_B: np.ndarray) -> Segments:
+    """The last `kept_B` int64 [B] tokens of each row's segment."""
+    row, position = within(kept_B)
+    source = (np.cumsum(segments.lengths) - kept_B)[row] + position
+    return Segments(kept_B, {name: values[source] for name, values in segments.fields.items()})
+
+
 def within(lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(row, position in the row) of each item of rows with these lengths, laid end to end."""
     total = int(lengths_B.sum())

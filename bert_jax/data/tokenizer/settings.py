@@ -67,6 +67,7 @@ class Beside:
         settings: the caller's arguments, and tokenizer_config.json.
         model: config.json.
         named: role -> the special token that the files name, as {"content", ...}.
+        extra: the other special tokens that they name, in the same form: bos_token, additional_special_tokens ...
         added: tokens outside the vocabulary, by id, ascending.
     """
 
@@ -74,6 +75,7 @@ class Beside:
     settings: Settings
     model: Mapping[str, Any]
     named: Mapping[str, Mapping[str, Any]]
+    extra: Sequence[Mapping[str, Any]]
     added: Mapping[int, Mapping[str, Any]]
 
     def special_tokens(self, family: Family | None, tokens: Collection[str]) -> dict[str, str]:
@@ -108,6 +110,8 @@ class Beside:
     ) -> None:
         """Add to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the spaces on their left.
 
+        Tokens that its vocabulary has and the files name as special ones become such, as in transformers.
+
         Raises:
             UserError: one that would not get the id that its file gives.
         """
@@ -119,10 +123,18 @@ class Beside:
             expected = known.get(token, backend.get_vocab_size())
             if i != expected:
                 raise UserError(f"{self.folder}: added token {quoted(token)} has id {i}, expected {expected}")
-            options = {k: bool(entry[k]) for k in ("single_word", "lstrip", "rstrip", "normalized") if k in entry}
             special = bool(entry.get("special", False)) or token in special_tokens.values()
-            one = tokenizers.AddedToken(token, special=special, **({"lstrip": token in lstrip} | options))
-            (backend.add_special_tokens if special else backend.add_tokens)([one])
+            _put(backend, {"lstrip": token in lstrip, **entry}, special=special)
+        marked = {token.content for token in backend.get_added_tokens_decoder().values()}
+        for entry in (*self.named.values(), *self.extra):
+            if entry["content"] in known and entry["content"] not in marked:
+                _put(backend, entry, special=bool(entry.get("special", True)))
+
+
+def _put(backend: tokenizers.Tokenizer, entry: Mapping[str, Any], *, special: bool) -> None:
+    options = {k: bool(entry[k]) for k in ("single_word", "lstrip", "rstrip", "normalized") if k in entry}
+    one = tokenizers.AddedToken(entry["content"], special=special, **options)
+    (backend.add_special_tokens if special else backend.add_tokens)([one])
 
 
 def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | None = None) -> Beside:
@@ -132,11 +144,13 @@ def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | Non
         UserError: a file that is not JSON, or a field of the wrong type.
     """
     config = _read_config(folder)
+    older = read_object(folder / "special_tokens_map.json", optional=True)
     return Beside(
         folder=folder,
         settings=replace(settings, config=config),
         model=read_object(folder / "config.json", optional=True) if model is None else model,
-        named=_named_tokens(folder, config),
+        named=_named_tokens(config, older),
+        extra=_extra_tokens(config, older),
         added=_added_tokens(folder, config),
     )
 
@@ -149,20 +163,35 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if name in config and not isinstance(config[name], kinds):
             expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             raise UserError(f"{path}: {name} is {quoted(config[name])}, expected {expected}")
+    if (side := config.get("truncation_side", "right")) not in ("left", "right"):
+        raise UserError(f"{path}: truncation_side is {quoted(side)}, expected 'left' or 'right'")
     return config
 
 
-def _named_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _named_tokens(config: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Role -> the special token that tokenizer_config.json names, else special_tokens_map.json: {"content", ...}."""
-    older = read_object(folder / "special_tokens_map.json", optional=True)
-    found = {}
-    for role in ROLES:
-        named = config.get(f"{role}_token", older.get(f"{role}_token"))
-        if isinstance(named, str):
-            named = {"content": named}
-        if isinstance(named, dict) and isinstance(named.get("content"), str):
-            found[role] = named
-    return found
+    found = ((role, _entry(config.get(f"{role}_token", older.get(f"{role}_token")))) for role in ROLES)
+    return {role: entry for role, entry in found if entry is not None}
+
+
+def _extra_tokens(config: Mapping[str, Any], older: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The special tokens without a role of ours that the files name, as in transformers.
+
+    They are fields such as bos_token, and the lists or tables additional_special_tokens and extra_special_tokens.
+    special_tokens_map.json counts in folders without an added_tokens_decoder.
+    """
+    fields = config if config.get("added_tokens_decoder") else {**config, **older}
+    named = [value for name, value in fields.items() if name.endswith("_token") and name[:-6] not in ROLES]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        given = fields.get(name)
+        named += given.values() if isinstance(given, dict) else given if isinstance(given, list) else []
+    return [entry for entry in map(_entry, named) if entry is not None]
+
+
+def _entry(named: Any) -> dict[str, Any] | None:
+    """A token as {"content", ...}; None for what is none."""
+    entry = {"content": named} if isinstance(named, str) else named
+    return entry if isinstance(entry, dict) and isinstance(entry.get("content"), str) else None
 
 
 def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

@@ -9,12 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
+from tokenizers import normalizers
 
 from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer.fast import FlatEncoder, fast_encoder
 from bert_jax.data.tokenizer.files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer.ids import TokenIds, TokenizerParts, add_words
-from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, added, assemble, join, kept_lengths, layouts_of
+from bert_jax.data.tokenizer.layout import (
+    TRUNCATIONS,
+    Segments,
+    Slot,
+    added,
+    assemble,
+    ends_of,
+    join,
+    kept_lengths,
+    layouts_of,
+)
 from bert_jax.data.tokenizer.memo import WordMemo
 from bert_jax.data.tokenizer.pipelines import bert_backend, decisive, library_errors
 from bert_jax.data.tokenizer.settings import Settings
@@ -275,6 +287,19 @@ class Tokenizer(TokenIds):
         """The same tokenizer for a model that takes `max_length` tokens."""
         return Tokenizer(replace(self._parts, max_length=max_length))
 
+    def lower_cased(self) -> "Tokenizer":
+        """A tokenizer that lower-cases text first, except for special tokens written in it; itself if it does already.
+
+        This is what sentence-transformers makes of `do_lower_case`: accents stay, unlike with `cased=False`.
+        """
+        if not self.cased:
+            return self
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        further = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
+        backend.encode_special_tokens = not self.literal_special_tokens  # the library does not write it
+        return Tokenizer(replace(self._parts, backend=backend))
+
     # Encoding
 
     _seen = 0  # characters that `encode_flat` was given, up to about MUCH_TEXT
@@ -304,7 +329,8 @@ class Tokenizer(TokenIds):
             pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
             padding: "longest" (of this batch), "max_length", or "none". True and False, "do_not_pad" and below
                 "do_not_truncate" are understood as in transformers.
-            truncation: which segment to cut at its end: "longest_first", "only_first" or "only_second"; or "none": a
+            truncation: which segment to cut at its end (at its beginning if tokenizer_config.json has
+                "truncation_side": "left"): "longest_first", "only_first" or "only_second"; or "none": a
                 row that is too long is an error.
             max_length: tokens per row, special tokens included. None: the model's (`self.max_length`).
             add_special_tokens: False: rows hold the segments alone.
@@ -335,7 +361,7 @@ class Tokenizer(TokenIds):
         slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
         room = _room(slots, limit)
         encoded_S = [self._encode_segment(texts, return_offsets_mapping, return_word_ids) for texts in texts_S]
-        kept_SB = kept_lengths(np.array([s.lengths for s in encoded_S]), room, truncation)
+        encoded_S, kept_SB = self._cut(encoded_S, room, truncation)
         lengths_B = kept_SB.sum(axis=0) + added(slots)
         row_width = width(lengths_B, padding, limit, pad_to_multiple_of)
         ragged = padding == "none" and (lengths_B < row_width).any()
@@ -370,9 +396,16 @@ class Tokenizer(TokenIds):
         slots = self.layouts[len(texts_S) - 1]
         room = _room(slots, self.max_length if max_length is None else max_length)
         encoded_S = [self._encode_segment(some, offsets=False, word_ids=False) for some in texts_S]
-        kept_SB = kept_lengths(np.array([s.lengths for s in encoded_S]), room, "longest_first")
+        encoded_S, kept_SB = self._cut(encoded_S, room, "longest_first")
         ids, types, lengths_B = join(slots, encoded_S, kept_SB)
         return ids, types if self.takes_token_types else np.zeros_like(types), lengths_B
+
+    def _cut(self, encoded_S: list[Segments], room: int | None, truncation: str) -> tuple[list[Segments], np.ndarray]:
+        """The segments, and how many tokens of each a row keeps from its beginning on (`kept_lengths`)."""
+        kept_SB = kept_lengths(np.array([s.lengths for s in encoded_S]), room, truncation)
+        if self._parts.config.get("truncation_side") == "left":
+            encoded_S = [ends_of(some, kept_B) for some, kept_B in zip(encoded_S, kept_SB, strict=True)]
+        return encoded_S, kept_SB
 
     def encode(self, text: str, pair: str | None = None, **options: Any) -> list[int]:
         """The ids of one text or of one pair, special tokens included. Options: as for a call."""

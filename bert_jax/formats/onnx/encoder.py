@@ -90,11 +90,10 @@ def _embeddings(g: Graph, config: BertConfig, path: str, ids: str, types: str | 
         x = g.op("Add", x, g.op("Gather", f"{path}/token_type_embeddings", 0 if types is None else types))
     if config.position_embedding_type == "absolute":
         table = f"{path}/position_embeddings"
-        if positions is not None:
-            first = config.pad_token_id + 1 if config.family == "roberta" else 0
-            rows = g.op("Gather", table, g.op("Add", positions, first))
-        elif config.family == "roberta":
-            rows = g.op("Gather", table, _roberta_positions(g, ids, config.pad_token_id))
+        if config.family == "roberta":
+            rows = g.op("Gather", table, _roberta_positions(g, ids, config.pad_token_id, positions))
+        elif positions is not None:
+            rows = g.op("Gather", table, positions)
         else:
             rows = g.op("Slice", table, [0], _length(g, ids), [0])
         x = g.op("Add", x, rows)
@@ -106,10 +105,17 @@ def _length(g: Graph, ids: str) -> str:
     return g.op("Shape", ids, start=1, end=2)
 
 
-def _roberta_positions(g: Graph, ids: str, pad: int) -> str:
-    """pad + 1, pad + 2 … for the tokens, and pad for padding: they depend on the ids and not on the mask."""
+def _roberta_positions(g: Graph, ids: str, pad: int, positions: str | None) -> str:
+    """pad + 1, pad + 2 … for the tokens of each sequence, and pad for padding: they depend on the ids, not on the mask.
+
+    `positions`: of packed rows, as in `encode`.
+    """
     is_token = g.op("Cast", g.op("Not", g.op("Equal", ids, pad)), to=INT64)
     count = g.op("CumSum", is_token, 1)
+    if positions is not None:
+        place = g.op("Range", 0, g.op("Squeeze", _length(g, ids), [0]), 1)
+        begins = g.op("Sub", place, positions)
+        count = g.op("Sub", count, g.op("GatherElements", g.op("Sub", count, is_token), begins, axis=1))
     return g.op("Add", g.op("Mul", count, is_token), pad)
 
 

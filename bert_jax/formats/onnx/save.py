@@ -17,7 +17,7 @@ from bert_jax.formats.onnx.graph import Graph, import_onnx, write_graph
 from bert_jax.formats.onnx.int8 import import_nncf, import_onnxruntime, quantize, quantize_calibrated
 from bert_jax.formats.onnx.model import build_graph, check_expressible
 from bert_jax.formats.safetensors import STEP
-from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.formats.sentence_transformers import Vectors, vectors_as, write_modules
 from bert_jax.formats.write import as_written, check_pools, check_values, config_json, longest_text, save_tokenizer
 from bert_jax.tree import as_numpy
 
@@ -37,7 +37,7 @@ def save_onnx(
     head: str | None = None,
     step: int | None = None,
     card: Mapping[str, Any] | str | None = None,
-    sentence_transformers: str | None = None,
+    sentence_transformers: Vectors | str | None = None,
     int8: bool = False,
     calibration: Sequence[str] = (),
 ) -> Path:
@@ -75,8 +75,9 @@ def save_onnx(
     flat = as_numpy(params)
     head = head_in(flat, config) if head is None else head
     config = as_written(config, head)
-    if sentence_transformers is not None:
-        check_pools(config, head, sentence_transformers)
+    vectors = vectors_as(sentence_transformers)
+    if vectors is not None:
+        check_pools(config, head, vectors)
         head = "encoder-no-pooler"
     check_values(flat, config, tokenizer)
     check_expressible(config)
@@ -88,15 +89,16 @@ def save_onnx(
             graph = build_graph(config, flat, head, own_decoder=True)
             if calibration:
                 assert tokenizer is not None
-                inputs = _calls(graph, calibration, tokenizer, longest_text(config, tokenizer), head)
+                reader = tokenizer.lower_cased() if vectors and vectors.lower_case else tokenizer
+                inputs = _calls(graph, calibration, reader, longest_text(config, tokenizer), head)
                 quantize_calibrated(folder / QUANTIZED, graph, inputs)
             else:
                 quantize(folder / QUANTIZED, graph)
         write_text(folder / "config.json", json.dumps(_config(config, head), indent=2) + "\n")
         if tokenizer is not None:
             save_tokenizer(tokenizer, folder, config)
-        if sentence_transformers is not None:
-            write_modules(folder, sentence_transformers, config.hidden_size, longest_text(config, tokenizer))
+        if vectors is not None:
+            write_modules(folder, vectors, config.hidden_size, longest_text(config, tokenizer))
         name = Path(directory).resolve().name
         write_text(folder / CARD, model_card(config, head, card, name=name, form="onnx"))
     return Path(directory)

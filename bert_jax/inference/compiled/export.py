@@ -1,5 +1,6 @@
 """Writes a task's model as programs of jax.export with their weights: a folder that runs without this package."""
 
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -43,6 +44,8 @@ from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, TaskModel
 from bert_jax.model.layers import platform_dtype
 from bert_jax.tree import as_numpy, unflatten
+
+logger = logging.getLogger(__name__)
 
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -139,14 +142,18 @@ def export_compiled(
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Raises UserError unless the folder has the files that `export_compiled` wrote, and no others."""
+    """Raises UserError unless the folder has the files that `export_compiled` wrote, unchanged, and no others."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not (target / FACTS).is_file():
+        raise UserError(f"{target}: already exists and is no folder of export-compiled; name another folder")
     try:
-        names = {path.name for path in target.iterdir()}
-        ours = not target.is_symlink() and names == {*read_facts(target).files, FACTS}
-    except (OSError, UserError):
-        ours = False
-    if not ours:
-        _refuse_taken(target)
+        files = {*read_facts(target).files, FACTS}
+        found = [f"{path}: is not of that export" for path in target.iterdir() if path.name not in files]
+    except UserError as error:
+        found = [str(error).rsplit(";", 1)[0]]
+    if found:
+        raise UserError(f"{found[0]}; only an unchanged export is replaced: name another folder, or remove {target}")
 
 
 def _refuse_taken(target: Path) -> None:
@@ -202,7 +209,8 @@ def _specs(task: str, model: TaskModel, masks: int, top_k: int) -> tuple[tuple[A
     elif task == "text-classification":
         found = [("logits", "float32", (ROWS, classes))]
     else:
-        found = [("embeddings", "float32", (ROWS, config.hidden_size))]
+        assert isinstance(model, TextEmbedding)
+        found = [("embeddings", "float32", (ROWS, model.width))]
     return tuple(inputs), tuple(ArraySpec(*one) for one in found)
 
 
@@ -210,6 +218,8 @@ def _beside(task: str, model: TaskModel, masks: int) -> dict[str, Any]:
     """The `Facts` of a task that are needed to interpret its outputs."""
     if task == "embed":
         assert isinstance(model, TextEmbedding)
+        if model.prompt:
+            logger.warning("the programs do not have the prompt %r: put it before each text", model.prompt)
         return {"pooling": model.pooling}
     if task == "fill-mask":
         return {"masks": masks, "mask_token_id": model.tokenizer.mask_token_id}

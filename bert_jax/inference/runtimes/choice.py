@@ -83,8 +83,9 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
         if dtype not in RUNTIME_DTYPES:
             raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(RUNTIME_DTYPES)}")
     if dtype == INT8 and name != OPENVINO:
+        others = "float32" if name == ONNXRUNTIME else ", ".join(DTYPES)
         raise UserError(
-            f"dtype='int8': runtime={name!r} does not compute in it; expected {', '.join(DTYPES)}, "
+            f"dtype='int8': runtime={name!r} does not compute in it; expected {others}, "
             "or runtime='openvino' (pip install \"bert-jax[openvino]\")"
         )
     return Choice(name, dtype, runtime == AUTO, _fastest_alone(name, dtype) if is_fastest else name)

@@ -1,5 +1,6 @@
 """embed: computes a vector for each text, pooled as its folder says (modules.json); similar: the nearest texts."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.encoder import first_position, pool
 from bert_jax.formats.onnx.graph import FLOAT, Graph
 from bert_jax.formats.onnx.model import ROWS
-from bert_jax.formats.sentence_transformers import NORMALIZED, POOLINGS, check_pooling, max_length_of, pooling_of
+from bert_jax.formats.sentence_transformers import NORMALIZED, POOLINGS, Vectors, check_pooling, vectors_of
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import check_count, check_text, items_of
+
+logger = logging.getLogger(__name__)
 
 POOLED = "pooled"  # the pooler's output; sentence-transformers has no such pooling
 DEFAULT_POOLING = "mean" + NORMALIZED
@@ -30,7 +33,8 @@ class TextEmbedding(TaskModel):
     """Computes vectors of texts.
 
     Texts that are too long are truncated at the end, to the length in the folder's sentence_bert_config.json or that of
-    the model; a warning gives their number. The empty text gets the vector of [CLS] [SEP].
+    the model; a warning gives their number. The empty text gets the vector of [CLS] [SEP]. What else the folder's files
+    say is done as sentence-transformers does it: `do_lower_case`, the default prompt, `truncate_dim`.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is the one that it read,
@@ -45,7 +49,8 @@ class TextEmbedding(TaskModel):
 
     Attributes:
         pooling: the pooling in use.
-        width: D, the length of a vector.
+        prompt: what is put before each text: the folder's default prompt, or "".
+        width: D, the length of a vector: the model's, or the folder's `truncate_dim`.
     """
 
     task = "embed"
@@ -61,20 +66,35 @@ class TextEmbedding(TaskModel):
     ):
         found = source if isinstance(source, Loaded) else open_source(source).best()
         folder = _folder_of(found)
-        self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
+        vectors = _vectors(folder, pooling)
+        self.pooling = vectors.pooling
         check_pooling(self.pooling, (*POOLINGS, POOLED))
         kind = self.pooling.removesuffix(NORMALIZED)
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
-        if max_length is None and folder is not None:
-            max_length = max_length_of(folder)
+        self.prompt = vectors.prompt if vectors.include_prompt else ""
+        if self.prompt != vectors.prompt:
+            logger.warning(
+                "%s: its default prompt %r is not put before texts, because its pooling leaves the prompt's tokens out "
+                "(include_prompt false), which bert_jax cannot: the vectors are those of the texts without a prompt",
+                folder,
+                vectors.prompt,
+            )
+        max_length = vectors.max_length if max_length is None else max_length
         if max_length is not None:
             check_count("max_length", max_length)
             self.longest = max_length
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
         super().__init__(found, **running)
-        self.width = self.config.hidden_size
+        if kind == POOLED and self.config.family == "distilbert":
+            raise UserError(
+                f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no DistilBERT has one; "
+                f"expected one of {', '.join(POOLINGS)}"
+            )
+        if vectors.lower_case:
+            self.tokenizer = self.tokenizer.lower_cased()
+        self.width = min(self.config.hidden_size, vectors.truncate_dim or self.config.hidden_size)
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         """Computes the vectors of texts.
@@ -91,7 +111,7 @@ class TextEmbedding(TaskModel):
 
     def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
-        return EncodedItems(items, *self.encode_pairs([(text, None) for text in texts]))
+        return EncodedItems(items, *self.encode_pairs([(self.prompt + text, None) for text in texts]))
 
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]
@@ -108,10 +128,12 @@ class TextEmbedding(TaskModel):
             g.scope("normalized")
             lengths = g.op("ReduceL2", found, axes=[-1], keepdims=1)
             found = g.op("Div", found, g.op("Max", lengths, 1e-12))
-        g.output("vectors", found, [ROWS, *([SEQUENCES] if packed else []), config.hidden_size])
+        if self.width < config.hidden_size:
+            found = g.op("Slice", found, [0], [self.width], [-1])
+        g.output("vectors", found, [ROWS, *([SEQUENCES] if packed else []), self.width])
 
     def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
-        """Returns float32 [B, D]; for a packed batch [B, K, D]."""
+        """Returns float32 [B, `width`]; for a packed batch [B, K, `width`]."""
         output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
         kind = self.pooling.removesuffix(NORMALIZED)
         if kind == POOLED:
@@ -121,7 +143,8 @@ class TextEmbedding(TaskModel):
         else:
             vectors = pooled(output.last_hidden_state, batch["attention_mask"], kind)
         vectors = vectors.astype(jnp.float32)
-        return (normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors,)
+        vectors = normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors
+        return (vectors[..., : self.width],)
 
 
 def _folder_of(source: Source | Loaded) -> Path | None:
@@ -129,6 +152,15 @@ def _folder_of(source: Source | Loaded) -> Path | None:
     if isinstance(source, Source):
         return source.folder
     return Path(source.report.source) if Path(source.report.source).is_dir() else None
+
+
+def _vectors(folder: Path | None, pooling: str | None) -> Vectors:
+    """What the folder says; the default where it says nothing."""
+    if folder is None:
+        return Vectors(pooling or DEFAULT_POOLING)
+    found = vectors_of(folder, pooling) or vectors_of(folder, DEFAULT_POOLING)
+    assert found is not None
+    return found
 
 
 def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:

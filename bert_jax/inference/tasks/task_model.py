@@ -435,7 +435,7 @@ def model_inputs(config: BertConfig, batch: Mapping[str, jax.Array]) -> dict[str
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
     if "sequence_ids" not in batch:
         return inputs | {"attention_mask": batch["attention_mask"]}
-    return inputs | packed_inputs(config, batch["sequence_ids"], batch["position_ids"])
+    return inputs | packed_inputs(config, batch["input_ids"], batch["sequence_ids"], batch["position_ids"])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -115,6 +115,9 @@ class TokenClassification(TaskModel):
             check_count("step", step)
             stride = self._room - min(step, self._room) if stride is None else stride
         self._split = SPLITS[split]
+        added = self.tokenizer.added_tokens
+        self._added_ids = frozenset(added.values())
+        self._added = re.compile("|".join(map(re.escape, added)), re.IGNORECASE) if added else None
         self.settle(
             aggregation_strategy=aggregation_strategy,
             ignore_labels=ignore_labels,
@@ -233,8 +236,22 @@ class TokenClassification(TaskModel):
         if not isinstance(item, str):
             raise UserError(f"{where}: expected a string, found {item!r:.60}; for words use is_split_into_words=True")
         check_text(item, where)
-        spans = self._split(item)
+        spans = self._spans(item)
         return SplitText(item, [item[begin:end] for begin, end in spans], spans)
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """The places of the words of a text; a special or added token in it is never cut into several words."""
+        spans = self._split(text)
+        if self._added is None or not self._added.search(text):
+            return spans
+        ids, _, places = self.tokenizer.encode_flat_with_offsets([text])
+        for id, (begin, end) in zip(ids.tolist(), places.tolist(), strict=True):
+            cut = [span for span in spans if span[0] < end and begin < span[1]]
+            if id in self._added_ids and len(cut) > 1:
+                pieces = [(cut[0][0], begin), (begin, end), (end, cut[-1][1])]
+                at = spans.index(cut[0])
+                spans[at : at + len(cut)] = [(first, last) for first, last in pieces if first < last]
+        return spans
 
     def _encode_words(
         self, sentences: Sequence[Words], overlap: int | None, documents: Sequence[int] | None = None
@@ -274,10 +291,12 @@ class TokenClassification(TaskModel):
             return entities_of(tags, sentence.spans, sentence.text)
         ids, spans = self._pieces(sentence)
         if how == "simple":
-            return entities_of(tags, spans, sentence.text)
+            return [row for row in entities_of(tags, spans, sentence.text) if row["start"] < row["end"]]
         before, found = special_tokens_before(self.tokenizer), []
         tokens = self.tokenizer.ids_to_tokens(ids)
         for number, (id, token, tag, (begin, end)) in enumerate(zip(ids, tokens, tags, spans, strict=True), before):
+            if begin == end:  # a token of nothing but the space before a word
+                continue
             word = sentence.text[begin:end] if id == self.tokenizer.unk_token_id else token
             found.append(
                 {"entity": tag.label, "score": tag.score, "index": number, "word": word, "start": begin, "end": end}

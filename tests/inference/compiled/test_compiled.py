@@ -354,6 +354,24 @@ def test_existing_files_are_never_overwritten(made, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "former", "link"]
 
 
+def test_an_export_is_replaced_only_if_nothing_in_it_has_changed(made, tmp_path):
+    source, written = made("embed")
+    options = {"task": "embed", "lengths": [8], "batch_sizes": [1], "overwrite": True}
+    changed = shutil.copytree(written, tmp_path / "changed")
+    (changed / "README.md").write_text("mine")
+    for folder, line in (
+        (changed, r"README\.md: damaged or changed, .*; only an unchanged export is replaced"),
+        (source, "already exists and is no folder of export-compiled"),
+    ):
+        with pytest.raises(UserError, match=line):
+            export_compiled(source, folder, **options)
+    assert (changed / "README.md").read_text() == "mine"
+    shutil.copy(written / "README.md", changed)
+    (changed / "more.txt").touch()
+    with pytest.raises(UserError, match=r"more\.txt: is not of that export; only an unchanged export is replaced"):
+        export_compiled(source, changed, **options)
+
+
 def test_invalid_arguments_are_reported_and_write_nothing(made, tmp_path):
     source, _ = made("embed")
     for options, why in (

@@ -13,7 +13,7 @@ from bert_jax.cli.vector_file import VectorFile
 from bert_jax.cli.verbs import embed as embed_command
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
-from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.formats.sentence_transformers import Vectors, write_modules
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.tasks.embed import TextEmbedding, nearest, pooled, pooled_sequences, similar
 from bert_jax.model.heads import HEADS
@@ -97,6 +97,14 @@ def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pad", [0, 1])  # 0 is <s>, with which each text begins
+def test_a_token_of_padding_within_a_text_does_not_bind_its_vector_to_its_neighbours(tmp_path, pad):
+    embed = TextEmbedding(export(tmp_path, "encoder", "roberta", pad_token_id=pad))
+    texts = ["hello <pad> world", "held", "<pad> <pad>hello", "world"]
+    np.testing.assert_allclose(embed(texts), [embed(text) for text in texts], atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     folder = export(tmp_path, "encoder")
     write_modules(folder, "cls+normalize", 8, 6)
@@ -106,6 +114,33 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     assert "1 of 2 texts are longer than 6 tokens and were truncated" in caplog.text
     expected = by_definition(folder, "hello", "cls")
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_a_family_without_a_pooler_is_said_to_have_none(tmp_path):
+    folder = export(tmp_path, "encoder-no-pooler", "distilbert")
+    with pytest.raises(UserError, match="model: the model has no pooler, which pooling='pooled' needs"):
+        TextEmbedding(folder, pooling="pooled")
+
+
+def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path, caplog):
+    folder = export(tmp_path, "encoder")
+    fields = {"prompts": {"query": "hello "}, "default_prompt_name": "query"}
+    write_modules(folder, Vectors("mean", include_prompt=False, fields=fields), 8, 6)
+    assert TextEmbedding(folder).prompt == ""
+    assert "its default prompt 'hello ' is not put before texts" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_every_runtime_keeps_as_many_numbers_as_the_folder_says(tmp_path, runtime):
+    pytest.importorskip(runtime, reason=f"{runtime} is not installed")
+    folder = export(tmp_path, "encoder")
+    write_modules(folder, Vectors("mean+normalize", fields={"truncate_dim": 3}), 8, LONGEST)
+    want = TextEmbedding(folder, pooling="mean+normalize", runtime="xla", dtype="float32")(TEXTS)
+    assert want.shape == (len(TEXTS), 3)
+    found = TextEmbedding(folder, runtime=runtime, dtype="float32")
+    np.testing.assert_allclose(found(TEXTS), want, atol=1e-5)
+    np.testing.assert_allclose(found(TEXTS[0]), want[0], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -152,7 +187,9 @@ def test_a_stopped_file_of_vectors_is_completed_to_the_same_bits(tmp_path, suffi
     assert not (tmp_path / ("parts" + suffix)).exists()
     with open(tmp_path / f"parts{suffix}.part", "ab") as file:
         file.write(b"[1")  # a write that was cut short
-    with pytest.raises(UserError, match=r"was started with model='a', but now it is 'b'; remove it to start again"):
+    with pytest.raises(
+        UserError, match=r"was started with model='a', but now it is 'b'; remove it to start again, or say --over"
+    ):
         write("parts" + suffix, 23, {"model": "b"})
     with VectorFile(tmp_path / f"parts{suffix}", width=5, made_of={"model": "a"}, chunk=4) as file:
         assert file.rows == 12
@@ -241,6 +278,34 @@ def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
         rows = [json.loads(line) for line in (tmp_path / "parts.jsonl").read_text().splitlines()]
         assert len(rows) == 14 and rows[9] is None
         np.testing.assert_allclose(rows[0], TextEmbedding(folder)("held"), atol=1e-5)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_another_start_left_unfinished_is_replaced_on_request(tmp_path, damaged):
+    def begin(made_of: dict, overwrite: bool = False) -> int:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of=made_of, chunk=1, overwrite=overwrite) as file:
+            before = file.rows
+            file.append([np.full(2, before, np.float32)])
+            return before
+
+    assert [begin({"model": "a"}), begin({"model": "a"}), begin({"model": "a"}, overwrite=True)] == [0, 1, 2]
+    if damaged:
+        (tmp_path / "v.npy.part.json").write_text("damaged")
+    assert begin({"model": "b"}, overwrite=True) == 0
+    with VectorFile(tmp_path / "v.npy", width=2, made_of={"model": "b"}, chunk=1) as file:
+        assert np.load(file.finish()).tolist() == [[0, 0]]
+
+
+def test_a_file_that_another_program_is_writing_is_left_alone(tmp_path):
+    options = {"width": 2, "made_of": {}, "chunk": 1}
+    with VectorFile(tmp_path / "v.npy", **options) as first:
+        first.append([np.ones(2, np.float32)])
+        with pytest.raises(UserError, match=r"v\.npy\.part: another program is writing it; wait until it ends"):
+            VectorFile(tmp_path / "v.npy", **options)
+        first.append([np.ones(2, np.float32)])
+        assert np.load(first.finish()).shape == (2, 2)
+    with VectorFile(tmp_path / "v.npy", overwrite=True, **options) as second:
+        assert second.rows == 0
 
 
 @pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])

@@ -273,8 +273,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         HUB_FILES,
-        "return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)",
-        "return name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)",
+        "return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)",
+        "return name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)",
         "shards of the former model stay on the hub",
         (f"{OF_PUSH}::test_a_repository_with_files_is_replaced_only_on_request",),
     ),
