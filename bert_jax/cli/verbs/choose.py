@@ -22,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     parser.add_argument("file", metavar="FILE", help="questions with their choices")
     parser.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's format: default swag")
+    longest = "truncate rows to so many tokens (default: the run's max_length, or what the model takes)"
+    parser.add_argument("--max-length", type=int, metavar="L", help=longest)
     add_running(parser)
     add_results(parser, "one JSON object per question: id, choice, score, scores")
 
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))
     from bert_jax.inference.tasks.multiple_choice import MultipleChoice
 
-    predict = MultipleChoice(arguments.source, **running(arguments))
+    predict = MultipleChoice(arguments.source, max_length=arguments.max_length, **running(arguments))
     serve(
         answered_by(predict, questions),
         lambda _, found: f"{found['choice']}\t{found['score']:.4f}",

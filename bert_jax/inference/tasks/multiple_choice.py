@@ -1,16 +1,18 @@
 """multiple-choice: picks the most probable of several endings."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
-from bert_jax.inference.tasks.task_model import EncodedItems, Results, TaskModel, softmax
-from bert_jax.inference.tasks.task_source import check_text, items_of
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_source import check_max_length, check_text, items_of, opened, settings_of_run
 
 Question = Choices | Mapping[str, Any]
 
@@ -24,11 +26,20 @@ class MultipleChoice(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
-        batch_size, dtype, cache, devices, runtime: see `TaskModel`; the batch size counts choices, not questions.
+        max_length: truncate rows to so many tokens, if the model does not require fewer; None: to those of the
+            fine-tuning run, or to what the model takes.
+        **running: batch_size (which counts choices, not questions), dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     task = "multiple-choice"
     choices = 1
+
+    def __init__(
+        self, source: "str | os.PathLike[str] | Loaded", *, max_length: int | None = None, **running: Unpack[Running]
+    ):
+        found = opened(source)
+        super().__init__(found, **running)
+        self.settle(max_length=settings_of_run(found).get("max_length") if max_length is None else max_length)
 
     def __call__(self, questions: Question | Sequence[Question]) -> Any:
         """Picks a choice for each question.
@@ -51,11 +62,14 @@ class MultipleChoice(TaskModel):
         )
         return results[0] if single else results
 
+    def check_options(self, *, max_length: int | None) -> None:
+        check_max_length(max_length, self.tokenizer.special_tokens_added(pair=True))
+
     def encode(self, items: list[Question], first: int, **options: Any) -> EncodedItems:
         both = [_rows_of(question, f"question {first + number + 1}") for number, question in enumerate(items)]
         pairs = [pair for firsts, seconds in both for pair in zip(firsts, seconds, strict=True)]
-        encoded, notes = self.encode_pairs(pairs)
-        return EncodedItems([len(firsts) for firsts, _ in both], replace(encoded, choices=self.choices), notes)
+        encoded, truncated = self.encode_pairs(pairs, options["max_length"])
+        return EncodedItems([len(firsts) for firsts, _ in both], replace(encoded, choices=self.choices), truncated)
 
     def results(self, facts: list[int], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[dict[str, Any]]:
         logits = np.array([logits_1[0] for (logits_1,) in outputs])

@@ -51,18 +51,34 @@ class Running(TypedDict, total=False):
     runtime: str
 
 
+class Truncated(NamedTuple):
+    """How many texts were truncated, to how many tokens; and how many texts there were."""
+
+    count: int = 0
+    of: int = 0
+    longest: int = 0
+
+    def __add__(self, other: Any) -> "Truncated":
+        return Truncated(self.count + other.count, self.of + other.of, max(self.longest, other.longest))
+
+    def warn(self) -> None:
+        if self.count:
+            told = f"{self.count} of {self.of} texts are longer than {self.longest} tokens and were truncated"
+            logger.warning(told)
+
+
 class EncodedItems(NamedTuple):
     """The result of `TaskModel.encode`.
 
     Attributes:
         facts: what `results` needs to know about the items.
         encoded: their rows.
-        notes: warnings for the user, one line each.
+        truncated: how many of their texts were.
     """
 
     facts: Any
     encoded: Encoded
-    notes: tuple[str, ...] = ()
+    truncated: Truncated = Truncated()
 
 
 NOTHING = EncodedItems(None, Encoded({}, {}, np.zeros(0, np.int64), {}))
@@ -222,7 +238,7 @@ class TaskModel:
     def answered(
         self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """Yields (item, result); otherwise like `stream`."""
+        """Yields (item, result); otherwise like `stream`. At the end a warning says how many texts were truncated."""
         options = self._in_place_of_settled(options)
         if isinstance(items, str | bytes | Mapping):
             raise UserError(f"expected a list or another iterable of items, found one: {items!r:.40}")
@@ -237,13 +253,18 @@ class TaskModel:
                 kept.append(one)
                 yield one.rows.encoded
 
-        for outputs in self.engine.stream(rows(), **self.engine_options(**options)):
-            one = kept.popleft()
-            results = iter(() if one.rows is NOTHING else self.results(one.rows.facts, outputs, **options))
-            for number, item in enumerate(one.chunk.items):
-                yield item, one.wrong[number] if number in one.wrong else self.marked(next(results))
-            if one.chunk.failure is not None:
-                raise one.chunk.failure
+        truncated = Truncated()
+        try:
+            for outputs in self.engine.stream(rows(), **self.engine_options(**options)):
+                one = kept.popleft()
+                truncated += one.rows.truncated
+                results = iter(() if one.rows is NOTHING else self.results(one.rows.facts, outputs, **options))
+                for number, item in enumerate(one.chunk.items):
+                    yield item, one.wrong[number] if number in one.wrong else self.marked(next(results))
+                if one.chunk.failure is not None:
+                    raise one.chunk.failure
+        finally:
+            truncated.warn()
 
     def marked(self, result: Any) -> Any:
         """A result whose dicts say "untrained": True if the head is."""
@@ -293,8 +314,6 @@ class TaskModel:
             wrong = self._wrong_ones(chunk, options)
             good = [item for number, item in enumerate(chunk.items) if number not in wrong]
             rows = self.encode(good, chunk.first, **options) if good else NOTHING
-        for note in rows.notes:
-            logger.warning(note)
         return _Answerable(chunk, wrong, rows)
 
     def _wrong_ones(self, chunk: "_Chunk", options: Mapping[str, Any]) -> dict[int, UserError]:
@@ -317,7 +336,7 @@ class TaskModel:
         """Encodes items as rows; `first` is the number of the first item, for messages.
 
         If it fails and errors are to be returned, each item is encoded again by itself to find the wrong ones. So it
-        must log nothing: warnings go in `notes`.
+        must log nothing.
 
         Raises:
             UserError: an item cannot be answered.
@@ -338,23 +357,22 @@ class TaskModel:
 
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str | None]], max_length: int | None = None
-    ) -> tuple[Encoded, tuple[str, ...]]:
+    ) -> tuple[Encoded, Truncated]:
         """Encodes each text or pair of texts as a row, truncated at the end to `max_length` tokens (None: `longest`).
 
-        For a pair, the longer text is truncated. The notes give the number of truncated texts.
+        For a pair, the longer text is truncated.
         """
         longest = self.longest if max_length is None else min(max_length, self.longest)
-        parts, notes = [], []
+        parts, truncated = [], Truncated()
         for paired in (False, True):
             rows = [row for row, (_, second) in enumerate(pairs) if (second is not None) == paired]
             if not rows and (paired or len(pairs)):  # encoding nothing takes as long as one short text
                 continue
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
             examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
-            if cut := self._cut(examples, first, second, longest):
-                notes.append(f"{cut} of {len(rows)} texts are longer than {longest} tokens and were truncated")
+            truncated += Truncated(self._cut(examples, first, second, longest), len(rows), longest)
             parts.append((np.array(rows, np.int64), examples))
-        return parts[0][1] if len(parts) == 1 else interleaved(parts), tuple(notes)
+        return parts[0][1] if len(parts) == 1 else interleaved(parts), truncated
 
     def _cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> int:
         full = np.flatnonzero(examples.row_lengths == longest)

@@ -157,6 +157,14 @@ def test_texts_that_are_cut_are_counted_once_beside_one_that_is_wrong(tmp_path, 
     ]
 
 
+def test_texts_that_are_cut_are_counted_once_for_all_chunks(tmp_path, caplog):
+    embed = TextEmbedding(export(tmp_path, "encoder"))
+    assert len(list(embed.stream(["hello " * LONGEST, "hello", "hello " * LONGEST, "held", "hello"], chunk=1))) == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"2 of 5 texts are longer than {LONGEST} tokens and were truncated"
+    ]
+
+
 def test_prefetch_makes_in_a_thread_and_raises_what_went_wrong_there():
     threads = []
 

@@ -18,6 +18,7 @@ from sklearn.dummy import DummyClassifier
 from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.tags import read_conll
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -194,6 +195,19 @@ def test_a_run_answers_in_rows_like_those_of_its_evaluation(place: Path, capsys)
     assert [[(one["entity_group"], one["word"].split()[0]) for one in some] for some in entities] == [
         [(type_, row["words"][first]) for type_, first in some] for row, some in zip(rows, expected, strict=True)
     ]
+
+
+@pytest.mark.slow
+def test_a_run_chooses_in_rows_like_those_of_its_evaluation(place: Path):
+    """Too short to hold the choices: with the model's own length, other words would decide."""
+    file = write_choices(place / "cut-choices.jsonl", 16, seed=1)
+    words = ["task=arc", f"train={file}", f"dev={file}", "max_length=5", "epochs=1"]
+    assert run(place, "cut-choices", *words) == EXIT_DONE
+    expected = [row["probability"] for row in predictions(place / "cut-choices", "dev")]
+    questions = list(CHOICE_READERS["arc"](file))
+    for options, same in (({}, True), ({"max_length": 16}, False)):
+        found = pipeline("multiple-choice", place / "cut-choices", **options)(questions)
+        assert ([one["score"] for one in found] == pytest.approx(expected, abs=1e-5)) is same
 
 
 @pytest.mark.slow
