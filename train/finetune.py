@@ -104,7 +104,8 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
     start = BertConfig.from_json(saved["model"]) if source is None else source.config
-    if source is None and saved.get("task") == config.task and start.labels != task.labels:
+    labels = tuple(label.strip() for label in start.labels)  # as they are read now
+    if source is None and saved.get("task") == config.task and labels != task.labels:
         raise UserError(
             f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="

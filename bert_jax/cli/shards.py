@@ -166,7 +166,8 @@ class PartFile:
             return
         for part, facts in found.items():
             assert facts is not None
-            for name in {**self._facts, **facts}.keys() - {"unanswered"}:
+            facts.pop("unanswered", None)
+            for name in {**self._facts, **facts}:
                 if facts.get(name) != self._facts.get(name):
                     same = f" with the same --{name}" if name in ("runtime", "dtype") else ""
                     raise UserError(

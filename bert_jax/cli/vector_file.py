@@ -67,10 +67,10 @@ class VectorFile:
         facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
         for path in (self._part, self._facts):
             refuse_special(path, follow=False)
-        if self._part.exists() and not self._facts.exists() and not overwrite:
-            raise UserError(f"{self._part}: already exists, and no earlier start wrote it; --overwrite replaces it")
         self._file = _locked(self._part)
         try:
+            if self._part.stat().st_size and not self._facts.exists() and not overwrite:
+                raise UserError(f"{self._part}: already exists, and no earlier start wrote it; --overwrite replaces it")
             self.rows, size = self._found(facts, chunk, overwrite)
             write_json(self._facts, facts)
             self._file.truncate(size)

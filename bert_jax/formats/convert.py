@@ -77,7 +77,12 @@ def convert(
             f"num_labels={num_labels}: the head {report.head} has no classes; say head='sequence-classification', or "
             "leave it out"
         )
-    vectors = vectors_of(opened.folder, pooling)
+    try:
+        vectors = vectors_of(opened.folder, pooling)
+    except UserError as error:
+        if to not in ("hf", "tf1"):
+            raise
+        vectors, report = None, replace(report, notes=(*report.notes, f"its pooling is left out: {error}"))
     if vectors is not None and pooling is None and (to == "tf1" or not is_encoder(report.head, config)):
         why = "Google's format has none" if to == "tf1" else f"the head {report.head} is not an encoder"
         report = replace(report, notes=(*report.notes, f"the pooling {vectors.pooling} is left out: {why}"))

@@ -29,6 +29,7 @@ from bert_jax.formats.hub_files import (
     parse_hub_id,
     wanted_files,
 )
+from bert_jax.formats.sentence_transformers import FIELDS, MODULES
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -156,9 +157,10 @@ class _Hub:
         self._check_space(commit, [listed[name] for name in wanted])
         for name in wanted:
             get(name)
+        known: tuple[str, ...] = (FIELDS,) if MODULES in listed else ()
         if "tokenizer" in parts:
-            known = (*TOKENIZER_SETTINGS[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
-            self._note_absent([name for name in known if name not in listed], commit)
+            known += (*TOKENIZER_SETTINGS[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
+        self._note_absent([name for name in known if name not in listed], commit)
         # Only this download updates the branch in the cache, so the branch always points to a complete commit.
         path = self._download_file(wanted[-1], self.source.revision)
         if path.parent.name != commit:

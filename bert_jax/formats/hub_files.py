@@ -239,5 +239,8 @@ class CachedFiles:
         return missing
 
     def uncertain(self, parts: Iterable[str]) -> list[str]:
-        """Settings that the model may have for all that the cache records; without them its tokenizer may differ."""
-        return [name for name in TOKENIZER_SETTINGS[:1] if "tokenizer" in parts and self._find(name) is None]
+        """Settings that the model may have for all that the cache records: of its tokenizer, and of its vectors."""
+        parts = set(parts)
+        asked = TOKENIZER_SETTINGS[:1] if "tokenizer" in parts else ()
+        asked += (FIELDS,) if "weights" in parts and self.path(MODULES) else ()
+        return [name for name in asked if self._find(name) is None]

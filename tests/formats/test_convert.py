@@ -77,6 +77,18 @@ def test_a_form_without_a_pooling_is_said_to_lose_it(tmp_path):
     assert vectors_of(out.directory) is None
 
 
+@pytest.mark.parametrize("to", ["hf", "tf1"])
+def test_layers_that_we_do_not_have_are_left_out_of_a_form_that_has_no_need_of_them(tmp_path, to):
+    folder = make_vectors(tmp_path / "m")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[-1]["type"] = "sentence_transformers.models.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    note = convert(folder, tmp_path / "out", to=to).report.notes[-1]
+    assert note.startswith("its pooling is left out: ") and "Transformer, Pooling, Dense" in note
+    with pytest.raises(UserError, match="Transformer, Pooling, Dense"):
+        convert(folder, tmp_path / "vectors", to="sentence-transformers")
+
+
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "albert", "xlm-roberta"])
 def test_the_maximum_length_has_had_several_files(tmp_path, name):
     folder = make_vectors(tmp_path / "m")

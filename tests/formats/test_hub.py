@@ -193,6 +193,22 @@ def test_settings_that_a_cache_may_lack_are_asked_for(hub, get, caplog):
     assert hub.log == []
 
 
+def test_what_an_earlier_version_did_not_ask_for_is_asked_for_once(hub, get, caplog):
+    """A cache with modules.json may lack the file with the prompts."""
+    prompts = "config_sentence_transformers.json"
+    hub.publish("somebody/prompted", NEEDED | {"modules.json": b"[]", prompts: b"{}"})
+    folder = get("somebody/prompted")
+    (folder / prompts).unlink()
+    assert get("somebody/prompted", offline=True) == folder
+    assert prompts in caplog.text
+    assert (get("somebody/prompted") / prompts).exists()
+    hub.publish("somebody/plain", NEEDED | {"modules.json": b"[]"})
+    get("somebody/plain")
+    hub.log.clear()
+    get("somebody/plain")
+    assert hub.log == []
+
+
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
 def test_a_partial_copy_is_completed_or_refused_by_name(hub, get, lost):
     folder = get(REPO)

@@ -192,7 +192,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "not a job or a result of one": "only a worker of ours reads such files",
         "say allow_change=data to continue": "tests/train/pretraining/test_mixture.py",
         "is a symbolic link": "tests/train/run/test_rundir.py",
-        "on a file system that has locks": "not run: every file system of the tests has locks",
+        "on a file system that has locks": "tests/train/run/test_rundir.py",
         "is a sweep; name one of its runs": "tests/train/diagnosis/test_doctor.py",
         "say python -m train.supervise -- COMMAND": "tests/train/test_supervise.py",
         "lower eval_every, or give fewer shares": "tests/train/pretraining/sweep/test_sweep.py",

@@ -144,6 +144,10 @@ class FinetuningJob(ModelJob):
             self.best.put(to_host(state.params), step, log)
         return EXIT_DONE if self._is_over() else None
 
+    @property
+    def writes_export(self) -> bool:
+        return not self._is_over()
+
     def _is_over(self) -> bool:
         """Whether the last `early_stop` evaluations brought no better score."""
         patience = self.config.early_stop

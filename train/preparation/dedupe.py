@@ -59,7 +59,7 @@ def remove_duplicates(
         return None
     counts = np.array([found[unit.key] for unit in units], np.int64).reshape(-1, 2)
     firsts, (documents, lines) = np.cumsum(counts, axis=0) - counts, counts.sum(axis=0)
-    everything = key_of(sorted(kinds), [unit.key for unit in units])
+    everything = key_of([_notes_of(unit, kinds) for unit in units])
     folder = base / everything
     folder.mkdir(parents=True, exist_ok=True)
     places = [[_notes_of(unit, kinds), *map(int, first)] for unit, first in zip(units, firsts, strict=True)]

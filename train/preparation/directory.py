@@ -118,7 +118,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         try:
             tokenizer, learnt = _tokenizer(options, units, runner, failures, identity, learnt)
         except UserError:
-            _remove_beginning(output)
+            _forget_options(output)
             raise
         results = tokenise_units(options, units, tokenizer, runner, failures) if tokenizer else []
         if failures.messages or tokenizer is None:
@@ -132,7 +132,8 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
                 raise UserError(no_text(options))
             plan = plan_shards(options, (part for result in results for part in result.parts), documents)
         except UserError:
-            _remove_beginning(output)
+            _remove_working_files(output)
+            _forget_options(output)
             raise
         splits = make_shards(options, plan, tokenizer, runner)
         if options.recipe == "google":
@@ -151,9 +152,9 @@ def _remove_working_files(output: Path) -> None:
     (output / _UNFINISHED).unlink(missing_ok=True)
 
 
-def _remove_beginning(output: Path) -> None:
+def _forget_options(output: Path) -> None:
     """So that the mended command may have other options, and another vocabulary."""
-    _remove_working_files(output)
+    (output / _UNFINISHED).unlink(missing_ok=True)
     shutil.rmtree(output / "tokenizer", ignore_errors=True)
 
 

@@ -362,9 +362,13 @@ class PretrainingJob(ModelJob):
             "data_shares": self.data.shares if isinstance(self.data, MixedData) else [(1.0,)] * len(phases),
         } | ({} if self._budget is None else {"budget": self._budget.facts()})
 
+    @property
+    def writes_export(self) -> bool:
+        return self.config.export_at_end and self.data.tokenizer is not None
+
     def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""
-        if not self.config.export_at_end or self.data.tokenizer is None:
+        if not self.writes_export:
             return
         whole, run = to_host(exported_weights(state)), self._run
 

@@ -32,11 +32,15 @@ class Job(Protocol):
             the metrics, or None; profile, the steps to record (see `Profile`), or None.
         mesh: the devices.
         rollbacks: how often the run may go back to a good checkpoint (see `Rollbacks`).
+        writes_export: whether this start may write the run's `export/`.
     """
 
     config: Any
     mesh: Mesh
     rollbacks: int
+
+    @property
+    def writes_export(self) -> bool: ...
 
     @property
     def target(self) -> TrainState:
@@ -113,6 +117,10 @@ class Untimed:
 
     config: Any
     seconds_at_most = math.inf
+
+    @property
+    def writes_export(self) -> bool:
+        return True
 
     @property
     def last_step(self) -> int:

@@ -127,7 +127,8 @@ class _Training:
         if step >= job.last_step:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
-            on_first_process(self._run.check_export)
+            if job.writes_export:
+                on_first_process(self._run.check_export)
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
             if (slow := slow_type_told(config.model, config.optimizer)) and not step:
                 log.say(slow)
@@ -147,12 +148,14 @@ class _Training:
         new = shapes not in self._compiled
         with self._phases("compile" if new else "step"), self._profile.step(self._step + 1), ExitStack() as stack:
             if new:
+                self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
                 stack.enter_context(self._meter.pause())
             self._state, metrics = self._job.train_step(self._state, batch)
         self._compiled.add(shapes)
         self._step += 1
-        self._profile.end(self._step, self._state)
+        with self._meter.pause():
+            self._profile.end(self._step, self._state)
         done = self._step - self._first_step
         if done & (done - 1) == 0:  # 1, 2, 4, 8, …: what compiling and the first steps left, and seldom later
             give_back_free_memory()

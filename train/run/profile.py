@@ -40,15 +40,23 @@ class Profile:
     def step(self, step: int) -> AbstractContextManager[None]:
         """Context manager around the call of a step."""
         if step == self._first:
-            self._scratch = tempfile.TemporaryDirectory()
-            jax.profiler.start_trace(self._scratch.name)
+            try:
+                self._scratch = tempfile.TemporaryDirectory()
+                jax.profiler.start_trace(self._scratch.name)
+            except (OSError, RuntimeError) as error:
+                self._scratch = None
+                self._say(f"profile: nothing is recorded: {error}")
         return nullcontext() if self._scratch is None else jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def end(self, step: int, state: Any) -> None:
         """Called after the call of a step, with the state that it makes."""
         if self._scratch is not None and step == self._last:
             jax.block_until_ready(state)
-            self._write()
+            try:
+                self._write()
+            except (OSError, RuntimeError) as error:
+                self._say(f"profile: the record was not written to {self._folder}: {error}")
+                return
             self._say(f"recorded steps {self._first:,} to {step:,}: tensorboard --logdir {self._folder}, tab Profile")
 
     def __enter__(self) -> "Profile":

@@ -1,6 +1,7 @@
 """Texts or pairs of texts with a label, several labels or a number; finding the classes, holding out a part."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,7 +147,7 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
 
 def _names_in(text: str, where: str) -> Any:
     """The names in a cell: a JSON list, or names with | between."""
-    if not text.lstrip().startswith("["):
+    if not re.match(r"\s*\[\s*[\"'\]]", text):  # "[urgent]" is a name
         return text.split("|")
     return parse_json(text, where, 'write a list as ["a", "b"], or names with | between: a|b')
 
@@ -229,7 +230,7 @@ def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray
     for group in sorted(members, key=str):
         order = rng.permutation(members[group])
         held += order[: min(len(order) - 1, round(share * len(order)))].tolist()
-    if len(members) == len(groups):
+    if 2 < len(members) == len(groups) and all(isinstance(group, str) for group in members):
         raise UserError(
             f"dev={share}: each of the {len(groups)} labels occurs once, and a label's only example is not held out; "
             "if they are numbers say kind=number, else give a dev file"

@@ -515,6 +515,7 @@ class Tokenizer(TokenIds):
         """sha256, in hex, of everything that decides a text's ids; the same for every way of loading the tokenizer."""
         facts = decisive(self._backend) | {"layouts": repr(self.layouts)}
         facts |= {"literal_special_tokens": self.literal_special_tokens}
+        facts |= {"truncation_side": "left"} if self._parts.config.get("truncation_side") == "left" else {}
         canonical = json.dumps(facts, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -102,9 +102,9 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
         ),
         (
             "a.csv",
-            "text,label\nx,[1]\n",
+            'text,label\nx,"[""a"", 1]"\n',
             Columns("text", kind="classes"),
-            "line 2: 'label' is '[1]'; expected a list of",
+            "line 2: 'label' is '[\"a\", 1]'; expected a list of",
         ),
         (
             "a.csv",

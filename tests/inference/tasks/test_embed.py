@@ -308,6 +308,12 @@ def test_a_file_that_another_program_is_writing_is_left_alone(tmp_path):
         assert second.rows == 0
 
 
+def test_a_start_that_was_killed_before_it_wrote_anything_is_no_obstacle(tmp_path):
+    (tmp_path / "v.npy.part").touch()
+    with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=1) as file:
+        assert file.rows == 0
+
+
 @pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])
 def test_damage_to_an_unfinished_file_is_reported(tmp_path, content):
     def begin() -> None:

@@ -337,6 +337,15 @@ def test_a_run_whose_files_have_other_contents_does_not_resume(place: Path, tmp_
     assert len(predictions(tmp_path / "run", "test")) == 3
 
 
+@pytest.mark.slow
+def test_a_share_of_train_is_no_file_of_its_own(tmp_path: Path, place: Path):
+    """Another train file needs its own word alone, though dev is a share of it."""
+    one, other = (write_csv(tmp_path / f"{seed}.csv", sentences(24, seed=seed)) for seed in (1, 2))
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", "dev=0.25", "epochs=1"]
+    assert finetune.main([*argv, f"train={one}"]) == EXIT_DONE
+    assert finetune.main([*argv, f"train={other}", "allow_change=train"]) == EXIT_DONE
+
+
 def test_a_run_without_a_record_of_its_files_resumes(tmp_path: Path):
     train = write_csv(tmp_path / "train.csv", sentences(8, seed=1))
     task: Any = SimpleNamespace(trained_on=(train,), evaluations=(), tests=())

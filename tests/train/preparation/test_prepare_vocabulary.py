@@ -167,3 +167,12 @@ def test_options_of_a_start_whose_text_was_too_little_are_not_taken_up(tmp_path)
     made = prepare(PrepareOptions(**options, vocab_size=70, cased=True, objective="none"))
     assert Tokenizer.load(tmp_path / "out" / "tokenizer").cased
     assert made["options"]["cased"] is True
+
+
+def test_words_that_were_counted_stay_where_the_vocabulary_cannot_be_learnt(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("One document alone. It has two sentences.\n\nAnd another one.\n")
+    options = {"inputs": (str(text),), "output": tmp_path / "out", "dupe_factor": 1, "workers": 1}
+    with pytest.raises(UserError, match="vocab"):
+        prepare(PrepareOptions(**options, vocab_size=8))
+    assert [*(tmp_path / "out" / "counts").iterdir()]

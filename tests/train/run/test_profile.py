@@ -1,5 +1,6 @@
 """`profile=(FIRST, COUNT)`: the steps that are recorded, and those that are not."""
 
+import tempfile
 from pathlib import Path
 
 import jax
@@ -9,6 +10,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
+from train.run import profile as profile_module
 from train.run.profile import Profile
 
 
@@ -47,6 +49,17 @@ def test_a_start_after_the_first_step_records_nothing_and_one_that_ends_before_t
 ):
     assert steps(tmp_path, at, first=first) == []
     assert recorded(tmp_path) == count
+
+
+@pytest.mark.parametrize("broken", ["copy_folder", "start"])
+def test_a_record_that_fails_does_not_end_the_run(tmp_path: Path, monkeypatch, broken: str):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((profile_module, "copy_folder") if broken == "copy_folder" else (tempfile, "mkdtemp")), fail)
+    (said,) = steps(tmp_path, (2, 3))
+    assert said.startswith("profile: ") and "No space left on device" in said
+    assert recorded(tmp_path) == 0
 
 
 @pytest.mark.parametrize("wrong", [(0, 5), (5, 0), (5,), (1, 2, 3)])

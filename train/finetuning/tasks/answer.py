@@ -74,7 +74,7 @@ class AnswerTask:
         questions = self._read_labelled(path)
         kinds: dict[str, set[bool]] = {}
         for question in questions:
-            kinds.setdefault(question.context, set()).add(bool(question.answers))
+            kinds.setdefault(question.context, set()).add(not question.answers)
         _, passages = with_held_out(self._config, list(kinds), lambda context: tuple(sorted(kinds[context])))
         held = set(passages)
         return [one for one in questions if one.context not in held], [one for one in questions if one.context in held]

@@ -144,7 +144,8 @@ class TaskFile(NamedTuple):
 def files_of(task: TaskData) -> dict[str, TaskFile]:
     """The files that a task was read from, by a name that does not change: "train", "dev_matched", "test" ..."""
     found = {f"train {n}" if n > 1 else "train": TaskFile("train", path) for n, path in enumerate(task.trained_on, 1)}
-    found |= {split.name: TaskFile("dev", split.path) for split in task.evaluations}
+    own = (split for split in task.evaluations if split.path not in task.trained_on)  # the others are a share of train
+    found |= {split.name: TaskFile("dev", split.path) for split in own}
     found |= {split.name: TaskFile("test", split.path) for split in task.tests}
     return found
 
