@@ -54,13 +54,14 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded | None" = None,
         FileNotFoundError, UserError: as `load`.
         UserError: the task or an option is unknown, or the model does not have the task's head.
     """
-    if not isinstance(task, str) or task not in TASKS:
-        if task in _IN_TRANSFORMERS:
-            raise UserError(f"task {task!r}: is called {_IN_TRANSFORMERS[task]!r} here")
-        if task == "zero-shot-classification":
-            raise UserError(f"task {task!r}: there is none; fine-tune a model for your labels: 'text-classification'")
-        near = did_you_mean(task, TASKS) if isinstance(task, str) else ""
-        raise UserError(f"task {task!r}" + (near or f": expected one of {', '.join(TASKS)}"))
+    if not isinstance(task, str):
+        raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
+    if task in _IN_TRANSFORMERS:
+        raise UserError(f"task {task!r}: is called {_IN_TRANSFORMERS[task]!r} here")
+    if task == "zero-shot-classification":
+        raise UserError(f"task {task!r}: there is none; fine-tune a model for your labels: 'text-classification'")
+    if task not in TASKS:
+        raise UserError(f"task {task!r}" + (did_you_mean(task, TASKS) or f": expected one of {', '.join(TASKS)}"))
     if source is None:
         instead = " in place of model=" if "model" in options else ""
         raise UserError(f"{task} needs a model: say source={instead}, a run directory, a folder or a hub id")

@@ -467,7 +467,7 @@ def test_a_full_disk_ends_the_program_with_an_error_and_the_older_step_stays(tmp
 def test_a_save_for_which_there_is_no_room_is_not_started(tmp_path, monkeypatch):
     save(tmp_path, 1)
     found = os.statvfs(tmp_path)
-    full = SimpleNamespace(f_bfree=1, f_frsize=100, f_blocks=found.f_blocks)
+    full = SimpleNamespace(f_bfree=found.f_bfree, f_bavail=1, f_frsize=100, f_blocks=found.f_blocks)
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda path: full)
         with (
