@@ -73,7 +73,7 @@ class VectorFile:
                 raise UserError(f"{self._part}: already exists, and no earlier start wrote it; --overwrite replaces it")
             self.rows, size = self._found(facts, chunk, overwrite)
             write_json(self._facts, facts)
-            self._file.truncate(size)
+            self._file.truncate(size)  # of a file that begins anew, also what stands where the header will
             self._file.truncate(size or (_HEADER if self._is_npy else 0))
             self._file.seek(0, io.SEEK_END)
             self.missing = self._missing()

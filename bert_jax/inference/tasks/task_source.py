@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import BertConfig
+from bert_jax.data.tasks.tables import valid_unicode
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load, load_tokenizer
@@ -76,12 +77,7 @@ def check_text(text: Any, name: str) -> str:
     """
     if not isinstance(text, str):
         raise UserError(f"{name}: expected a string, found {text!r:.60}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        where = f"{text[error.start]!a} at character {error.start + 1}"
-        raise UserError(f"{name} is not valid Unicode: lone surrogate {where}") from None
-    return text
+    return valid_unicode(text, name)
 
 
 def shortened(text: str) -> str:
