@@ -80,7 +80,7 @@ def convert(
     try:
         vectors = vectors_of(opened.folder, pooling)
     except UserError as error:
-        if to not in ("hf", "tf1"):
+        if pooling is not None or to not in ("hf", "tf1"):
             raise
         vectors, report = None, replace(report, notes=(*report.notes, f"its pooling is left out: {error}"))
     if vectors is not None and pooling is None and (to == "tf1" or not is_encoder(report.head, config)):

@@ -101,7 +101,7 @@ def valid_unicode(text: str, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"{text[error.start]!a} at character {error.start + 1}"
-        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}; write the whole character") from None
+        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}") from None
     return text
 
 
