@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from importlib.util import find_spec
 
 import jax
 import numpy as np
@@ -133,7 +134,8 @@ def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
 def test_every_runtime_keeps_as_many_numbers_as_the_folder_says(tmp_path, runtime):
-    pytest.importorskip(runtime, reason=f"{runtime} is not installed")
+    if find_spec(runtime) is None:  # importing OpenVINO here would fork, which the pipeline's own import does not
+        pytest.skip(f"{runtime} is not installed")
     folder = export(tmp_path, "encoder")
     write_modules(folder, Vectors("mean+normalize", fields={"truncate_dim": 3}), 8, LONGEST)
     want = TextEmbedding(folder, pooling="mean+normalize", runtime="xla", dtype="float32")(TEXTS)
