@@ -154,7 +154,7 @@ def main() -> None:
                 lengths = tokenizer.encode_flat(texts)[1] + 2
                 print(f"tokens: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, most {lengths.max()}")
             else:
-                texts = fixed_texts(*FIXED[workload], tokenizer)
+                texts = fixed_texts(workload, tokenizer)
             (folder / "texts.json").write_text(json.dumps(texts))
             if any("onnx" in name or name.startswith("openvino") for name in names if not name.startswith("ours")):
                 convert(folder / "model", folder / "onnx", to="onnx", int8=True)

@@ -15,15 +15,20 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 
 LONGEST = 512  # tokens of the longest text; longer sentences are skipped
-FIXED = {"1x16": (1, 16), "1x37": (1, 37), "1x128": (1, 128), "32x128": (32, 128)}
+FIXED = ("1x16", "1x37", "1x128", "32x128")  # texts x tokens
 COMMON = re.findall(
     "[a-z]+", "the of and in to was is for as on with by he at from his that an were are which or it be has"
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
-def fixed_texts(rows: int, length: int, tokenizer: Tokenizer) -> list[str]:
-    """Texts of exactly `length` tokens, [CLS] and [SEP] counted: common words of one token each."""
+def fixed_texts(workload: str, tokenizer: Tokenizer) -> list[str]:
+    """Texts of exactly so many tokens, [CLS] and [SEP] counted: common words of one token each.
+
+    Args:
+        workload: "TEXTSxTOKENS", for example "1x16".
+    """
+    rows, length = map(int, workload.split("x"))
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(COMMON, length - 2)) for _ in range(rows)]
     assert tokenizer(texts)["input_ids"].shape == (rows, length)

@@ -30,7 +30,7 @@ def measure(task: Task) -> None:
             if workload == "mixed":
                 texts = mixed_texts(2000, task.inputs / CORPUS, tokenizer)
             else:
-                texts = fixed_texts(*FIXED[workload], tokenizer)
+                texts = fixed_texts(workload, tokenizer)
             (folder / "texts.json").write_text(json.dumps(texts))
             found = compare(workload, names, rounds, in_a_row, folder, on_gpu)
         for row in found:

@@ -271,7 +271,7 @@ def own_choice(monkeypatch):
 
     def chosen(
         *installed: str,
-        bfloat16: bool = False,
+        bfloat16: bool | None = False,
         avx2: bool | None = False,
         runtime: str = "auto",
         dtype: str | None = None,
@@ -282,7 +282,7 @@ def own_choice(monkeypatch):
         monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: bfloat16)
         monkeypatch.setattr(choice, "computes_with_avx2_at_most", lambda: avx2)
         found = choice.choose(runtime, dtype, devices)
-        return found.alone if alone else found[:2]
+        return (found.alone, found.most_alone) if alone else found[:2]
 
     return chosen
 
@@ -299,21 +299,26 @@ def test_openvino_is_taken_where_it_is_installed_and_bfloat16_where_the_cpu_has_
 
 def test_onnxruntime_takes_single_rows_where_it_was_faster_and_nobody_says_otherwise(own_choice, monkeypatch):
     all_packages = ("openvino", "onnx", "onnxruntime")
-    assert own_choice(*all_packages, avx2=True, alone=True) == "onnxruntime"
-    assert own_choice(*all_packages, avx2=True) == ("openvino", "float32")
-    for avx2 in (False, None):
-        assert own_choice(*all_packages, avx2=avx2, alone=True) == "openvino"
-    assert own_choice("openvino", "onnx", avx2=True, alone=True) == "openvino"
-    assert own_choice("onnxruntime", "onnx", avx2=True, alone=True) == "xla"
-    assert own_choice(*all_packages, avx2=True, dtype="int8", alone=True) == "openvino"
-    assert own_choice(*all_packages, avx2=True, runtime="openvino", alone=True) == "openvino"
+    openvino = ("openvino", None)
+    assert own_choice(*all_packages, avx2=True) == own_choice(*all_packages) == ("openvino", "float32")
+    assert own_choice(*all_packages, avx2=True, alone=True) == ("onnxruntime", None)
+    assert own_choice(*all_packages, alone=True) == ("onnxruntime", choice.MOST_ALONE)
+    for bfloat16 in (True, None):
+        assert own_choice(*all_packages, bfloat16=bfloat16, avx2=bfloat16, dtype="float32", alone=True) == openvino
+    assert own_choice("openvino", "onnx", avx2=True, alone=True) == openvino
+    assert own_choice("onnxruntime", "onnx", avx2=True, alone=True) == ("xla", None)
+    assert own_choice(*all_packages, avx2=True, dtype="int8", alone=True) == openvino
+    assert own_choice(*all_packages, avx2=True, runtime="openvino", alone=True) == openvino
+    assert own_choice(*all_packages, runtime="onnxruntime", alone=True) == ("onnxruntime", None)
     monkeypatch.setenv(choice.RUNTIME_VARIABLE, "openvino")
-    assert own_choice(*all_packages, avx2=True, alone=True) == "openvino"
+    assert own_choice(*all_packages, avx2=True, alone=True) == openvino
 
 
 @pytest.mark.skipif(not all(map(find_spec, ("openvino", "onnxruntime"))), reason="openvino or onnxruntime is missing")
-def test_two_runtimes_share_a_pipeline(own_choice, exported):
-    own_choice("openvino", "onnx", "onnxruntime", avx2=True)
+@pytest.mark.parametrize(("avx2", "most", "programs"), [(True, "", 2), (False, " of at most 8 tokens", 3)])
+def test_two_runtimes_share_a_pipeline(avx2, most, programs, own_choice, exported, monkeypatch):
+    monkeypatch.setattr(choice, "MOST_ALONE", 8)
+    own_choice("openvino", "onnx", "onnxruntime", avx2=avx2)
     folder = exported("encoder")
     embed = TextEmbedding(folder)
     want = TextEmbedding(folder, runtime="xla", dtype="float32")(TEXTS)
@@ -321,8 +326,10 @@ def test_two_runtimes_share_a_pipeline(own_choice, exported):
     assert embed.compilations == 1
     for text, vector in zip(TEXTS, want, strict=True):
         np.testing.assert_allclose(embed(text), vector, atol=1e-5)
-    assert embed.compilations == 2 and "openvino (one row: onnxruntime), float32" in repr(embed)
-    assert info.describe(folder)["runtime"] == {"name": "openvino (one row: onnxruntime)", "dtype": "float32"}
+    sessions = embed.engine.programs._sessions
+    assert sorted(key[:2] for key in sessions)[1:] == [(True, "onnxruntime"), (True, "openvino")][: programs - 1]
+    assert embed.compilations == programs and f"openvino (one row{most}: onnxruntime), float32" in repr(embed)
+    assert info.describe(folder)["runtime"] == {"name": f"openvino (one row{most}: onnxruntime)", "dtype": "float32"}
 
 
 @pytest.mark.parametrize("runtime", [_installed("onnxruntime")])

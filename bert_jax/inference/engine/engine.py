@@ -183,7 +183,8 @@ class Engine:
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """Yields the batches of a chunk, each with its examples."""
-        if len(examples) == 1 and examples.choices is None and self.programs.any_length:
+        alone = len(examples) == 1 and examples.choices is None
+        if alone and examples.lengths[0] <= self.programs.unpadded:
             yield [_Member(0, 0)], examples.only_row()
             return
         lengths = examples.lengths

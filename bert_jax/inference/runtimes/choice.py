@@ -19,6 +19,7 @@ from bert_jax.runtime.cpu import computes_with_avx2_at_most, is_for_cpu, multipl
 
 AUTO, XLA, OPENVINO, ONNXRUNTIME = RUNTIMES
 _COMPILERS = {OPENVINO: openvino.compiler, ONNXRUNTIME: onnxruntime.compiler}
+MOST_ALONE = 96  # tokens of a row that onnxruntime computes faster with AVX-512; at 128 it is slower
 DTYPE_VARIABLE, RUNTIME_VARIABLE = "BERT_JAX_DTYPE", "BERT_JAX_RUNTIME"
 
 
@@ -29,18 +30,23 @@ class Choice(NamedTuple):
         name: of the runtime, one of `RUNTIMES` but "auto".
         dtype: one of `RUNTIME_DTYPES`.
         is_own: the user left the runtime to us.
-        alone: the runtime of rows that are computed one at a time.
+        alone: the runtime of rows that are computed one at a time, if they have at most `most_alone` tokens.
+        most_alone: None: of any length.
     """
 
     name: str
     dtype: str
     is_own: bool
     alone: str
+    most_alone: int | None = None
 
     @property
     def title(self) -> str:
         """The runtime, or both, for the user."""
-        return self.name if self.alone == self.name else f"{self.name} (one row: {self.alone})"
+        if self.alone == self.name:
+            return self.name
+        most = "" if self.most_alone is None else f" of at most {self.most_alone} tokens"
+        return f"{self.name} (one row{most}: {self.alone})"
 
     @property
     def model_dtype(self) -> str:
@@ -53,8 +59,8 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
 
     "auto" is what the environment's `RUNTIME_VARIABLE` says. Without it, it is OpenVINO on a CPU, if that is installed:
     it was the fastest there in all measurements (benchmarks/results/inference.md), but for one row at a time on a CPU
-    with AVX2 at most, which onnxruntime computes if it is installed too. Otherwise, and where the user names devices,
-    it is XLA.
+    without instructions for bfloat16, which onnxruntime computes if it is installed too: with AVX2 at most any row,
+    else a short one. Otherwise, and where the user names devices, it is XLA.
 
     Args:
         runtime: one of `RUNTIMES`.
@@ -88,7 +94,8 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
             f"dtype='int8': runtime={name!r} does not compute in it; expected {others}, "
             "or runtime='openvino' (pip install \"bert-jax[openvino]\")"
         )
-    return Choice(name, dtype, runtime == AUTO, _fastest_alone(name, dtype) if is_fastest else name)
+    alone, most_alone = _fastest_alone(name, dtype) if is_fastest else (name, None)
+    return Choice(name, dtype, runtime == AUTO, alone, most_alone)
 
 
 def on_this_machine(config: BertConfig) -> Choice:
@@ -101,7 +108,7 @@ def on_this_machine(config: BertConfig) -> Choice:
         found = choose(AUTO, None, None)
     else:
         found = choose(os.environ.get(RUNTIME_VARIABLE) or XLA, os.environ.get(DTYPE_VARIABLE) or "float32", None)
-    return found if is_expressible(config) else found._replace(name=XLA, alone=XLA)
+    return found if is_expressible(config) else found._replace(name=XLA, alone=XLA, most_alone=None)
 
 
 def _check_runtime(field: str, runtime: Any) -> None:
@@ -116,9 +123,11 @@ def _fastest(devices: Sequence[Any] | None) -> str:
     return OPENVINO if installed and not named and _is_on_cpu(devices) else XLA
 
 
-def _fastest_alone(name: str, dtype: str) -> str:
+def _fastest_alone(name: str, dtype: str) -> tuple[str, int | None]:
     can = name == OPENVINO and dtype == "float32" and find_spec(ONNXRUNTIME) is not None
-    return ONNXRUNTIME if can and computes_with_avx2_at_most() else name
+    if can and multiplies_bfloat16() is False:
+        return ONNXRUNTIME, None if computes_with_avx2_at_most() else MOST_ALONE
+    return name, None
 
 
 def _own_dtype(name: str, devices: Sequence[Any] | None) -> str:
@@ -141,4 +150,4 @@ def graph_programs(chosen: Choice, params: Any, graph: Callable[..., Graph]) -> 
     compiler_alone = compiler if chosen.alone == chosen.name else _COMPILERS[chosen.alone](chosen.dtype)
     import_onnx()
     made = graph if chosen.dtype != INT8 else lambda *given, **options: with_int8_kernels(graph(*given, **options))
-    return GraphPrograms(chosen.title, chosen.dtype, params, made, compiler, compiler_alone)
+    return GraphPrograms(chosen.title, chosen.dtype, params, made, compiler, compiler_alone, chosen.most_alone)

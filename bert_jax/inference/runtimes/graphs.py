@@ -1,5 +1,6 @@
 """Runs a task's ONNX graph on the CPU by another program, with as many calls at a time as there are cores."""
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -48,8 +49,8 @@ class GraphPrograms:
     """The compiled graphs of a task.
 
     One graph takes batches of any number of rows and any length. There are two forms of it: for one row, which all
-    cores share, and for more, when each core takes a batch of its own, as it does of packed rows and, with
-    `any_length`, of a row with padding. Packed batches and each value of the options need a graph of their own.
+    cores share, and for more, when each core takes a batch of its own, as it does of packed rows and, for a compiler
+    with `any_length`, of a row with padding. Packed batches and each value of the options need a graph of their own.
 
     Args:
         name: of the runtime, or of both, for the user.
@@ -57,8 +58,9 @@ class GraphPrograms:
         params: a nested dict of float32 arrays.
         graph: function from `params`, the names of a batch's arrays, `own_operators`, `unpadded` and the options to
             the graph.
-        compiler: of the graphs that get several rows at a time.
-        compiler_alone: of those that get one.
+        compiler: of the graphs, but for one row of at most `most_alone` tokens.
+        compiler_alone: of those.
+        most_alone: tokens; None: of any length.
 
     Attributes: see `Runtime`.
     """
@@ -75,11 +77,13 @@ class GraphPrograms:
         graph: Callable[..., Graph],
         compiler: Compiler,
         compiler_alone: Compiler,
+        most_alone: int | None = None,
     ):
         self.name, self.dtype, self.params = name, dtype, params
         self.at_once = len(cores())
-        self.any_length = compiler_alone.any_length
-        self._graph, self._compilers = graph, {False: compiler, True: compiler_alone}
+        self._most_alone = sys.maxsize if most_alone is None else most_alone
+        self.unpadded = self._most_alone if compiler_alone.any_length else 0
+        self._graph, self._compiler, self._compiler_alone = graph, compiler, compiler_alone
         self._sessions: dict[Any, tuple[Session, list[str]]] = {}
         self._lock = threading.Lock()
 
@@ -101,15 +105,16 @@ class GraphPrograms:
         self.collect(self(values, **options))
 
     def _session(self, batch: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> tuple[Session, list[str]]:
-        alone = batch["input_ids"].shape[0] == 1 and "sequence_ids" not in batch
-        if self.any_length:  # a row with padding is one of several that were sorted by length
-            alone = alone and bool(batch["attention_mask"].all())
-        key = (alone, *sorted(batch), *sorted(options.items()))
+        shape = batch["input_ids"].shape
+        alone = shape[0] == 1 and "sequence_ids" not in batch
+        compiler = self._compiler_alone if alone and shape[-1] <= self._most_alone else self._compiler
+        if compiler.any_length and alone and not batch["attention_mask"].all():
+            alone, compiler = False, self._compiler  # a row with padding is one of several that were sorted by length
+        key = (alone, compiler.name, *sorted(batch), *sorted(options.items()))
         if key not in self._sessions:
             with self._lock:
                 if key not in self._sessions:
-                    compiler = self._compilers[alone]
-                    kind = {"own_operators": compiler.own_operators, "unpadded": alone and self.any_length}
+                    kind = {"own_operators": compiler.own_operators, "unpadded": alone and compiler.any_length}
                     graph = self._graph(self.params, frozenset(batch), **kind, **options)
                     self._sessions[key] = self._compiled(compiler, graph, alone), list(graph.inputs)
         return self._sessions[key]

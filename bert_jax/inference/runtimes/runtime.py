@@ -26,7 +26,8 @@ class Runtime(Protocol):
         devices: how many devices share the rows of a full batch.
         full_batch: tokens of a full batch on each device.
         any_shape: it takes batches of any shape as they come; otherwise it compiles a program for each shape.
-        any_length: a row by itself may have any length; otherwise each length takes time when it is new.
+        unpadded: a row by itself of at most so many tokens may have any length; each length of another takes time when
+            it is new.
         at_once: how many batches it computes at the same time.
         compilations: the number of programs that were compiled.
     """
@@ -44,7 +45,7 @@ class Runtime(Protocol):
     @property
     def any_shape(self) -> bool: ...
     @property
-    def any_length(self) -> bool: ...
+    def unpadded(self) -> int: ...
     @property
     def at_once(self) -> int: ...
     @property

@@ -41,7 +41,8 @@ class Programs:
     """
 
     name = "xla"
-    any_shape = any_length = False
+    any_shape = False
+    unpadded = 0
     at_once = 1
 
     def __init__(

@@ -1,6 +1,7 @@
 """The engine: few programs for any input, results in order and independent of other texts, bounded memory, devices."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -197,8 +198,8 @@ class AnyShape:
 
     name, dtype, params, devices, full_batch, any_shape, compilations = "any", "float32", TABLE, 1, 256, True, 1
 
-    def __init__(self, at_once: int, any_length: bool = False):
-        self.any_length = any_length
+    def __init__(self, at_once: int, unpadded: int = 0):
+        self.unpadded = unpadded
         self.at_once, self.batches, self.flying, self.most = at_once, [], 0, 0
 
     def __call__(self, batch, **options):
@@ -245,10 +246,10 @@ def test_few_texts_are_shared_out_over_the_batches_that_run_at_the_same_time():
     assert [batch["input_ids"].shape for batch in runtime.batches] == [(1, 64)] * 4
 
 
-@pytest.mark.parametrize(("any_length", "length"), [(True, 17), (False, 24)])
+@pytest.mark.parametrize(("unpadded", "length"), [(sys.maxsize, 17), (17, 17), (16, 24), (0, 24)])
 @pytest.mark.parametrize("packing", [True, False])
-def test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time(packing, any_length, length):
-    runtime = AnyShape(at_once=1, any_length=any_length)
+def test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time(packing, unpadded, length):
+    runtime = AnyShape(at_once=1, unpadded=unpadded)
     rows = examples([17])
     np.testing.assert_allclose(of(Engine(runtime, longest=LONGEST, packing=packing), rows), means(rows), atol=1e-6)
     (batch,) = runtime.batches

@@ -132,7 +132,7 @@ def test_the_next_texts_are_encoded_before_the_device_is_done_with_these(predict
             return np.asarray(self.array)
 
     class Device:
-        devices, any_shape, any_length, at_once, calls = programs.devices, False, False, 1, 0
+        devices, any_shape, unpadded, at_once, calls = programs.devices, False, 0, 1, 0
         collect = staticmethod(jax.device_get)
 
         def __call__(self, batch):

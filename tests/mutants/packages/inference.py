@@ -38,8 +38,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CHOICE,
-        "if can and multiplies_bfloat16()",
-        "if can",
+        '"bfloat16" if can and multiplies_bfloat16()',
+        '"bfloat16" if can',
         "bfloat16 on a CPU that has no instructions for it",
         (f"{OF_RUNTIMES}::test_openvino_is_taken_where_it_is_installed_and_bfloat16_where_the_cpu_has_it",),
     ),
@@ -59,15 +59,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CHOICE,
-        "ONNXRUNTIME if can and computes_with_avx2_at_most() else name",
-        "ONNXRUNTIME if can else name",
+        "if can and multiplies_bfloat16() is False:",
+        "if can:",
         "onnxruntime takes single rows where it was not measured to be faster",
         (f"{OF_RUNTIMES}::test_onnxruntime_takes_single_rows_where_it_was_faster_and_nobody_says_otherwise",),
     ),
     Mutant(
         "bert_jax/inference/engine/engine.py",
-        "if len(examples) == 1 and examples.choices is None and self.programs.any_length:",
-        "if len(examples) == 1 and examples.choices is None and False:",
+        "if alone and examples.lengths[0] <= self.programs.unpadded:",
+        "if False:",
         "a row by itself is padded where no length costs anything",
         (
             "tests/inference/engine/test_engine.py::test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time",
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         GRAPHS,
-        "if self.any_length:  # a row with padding is one of several that were sorted by length",
+        """if compiler.any_length and alone and not batch["attention_mask"].all():""",
         "if False:",
         "a row with padding loses its mask",
         (f"{OF_RUNTIMES}::test_a_row_alone_has_no_padding_and_one_among_several_may",),
