@@ -109,7 +109,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 that has instructions for it, else float32; int8 with OpenVINO"""
     parser.add_argument("--dtype", choices=RUNTIME_DTYPES, help=dtype)
     runtime = """who computes; default auto: on a CPU OpenVINO if it is installed (for
-one text without AVX-512 onnxruntime), else XLA"""
+one text without bfloat16 instructions onnxruntime), else XLA"""
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help=runtime)
 
 

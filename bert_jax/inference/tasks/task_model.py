@@ -103,8 +103,8 @@ class TaskModel:
         cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
         devices: the devices to run on, out of `jax.devices()`; None: `jax.default_device` if it is set, else all
             devices of this process.
-        runtime: "xla", "openvino", "onnxruntime", or "auto": OpenVINO on a CPU if it is installed, else XLA; on a CPU
-            without AVX-512 onnxruntime for single rows, if both are installed.
+        runtime: "xla", "openvino", "onnxruntime", or "auto": OpenVINO on a CPU if it is installed, else XLA; without
+            instructions for bfloat16 onnxruntime for single rows, with AVX-512 short ones, if both are installed.
 
     Attributes:
         task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next four on its class, or, if they depend on
