@@ -347,6 +347,13 @@ def test_a_row_alone_has_no_padding_and_one_among_several_may(runtime, exported)
     assert embed.compile_all() == 2
 
 
+@both
+def test_a_text_of_one_token_is_masked_alone_and_in_company(runtime, exported):
+    score: Any = pipeline("likelihood", exported("mlm"), runtime=runtime, dtype="float32")
+    want = pipeline("likelihood", exported("mlm"), runtime="xla", dtype="float32")("hello")["pll"]
+    assert [score("hello")["pll"], score(["hello", "held, world"])[0]["pll"]] == pytest.approx([want] * 2, abs=1e-5)
+
+
 @pytest.mark.parametrize("runtime", [_installed("onnxruntime")])
 @pytest.mark.parametrize("fields", [{"position_embedding_type": "relative_key_query"}, {"is_decoder": True}], ids=str)
 def test_a_row_alone_with_other_attention_gives_the_same(runtime, fields, exported):

@@ -74,11 +74,15 @@ class Encoded:
             "weights": plan.counts.astype(np.float32),
         }
 
-    def only_row(self) -> dict[str, np.ndarray]:
-        """Of one example of one row: its tokens and attention_mask, int32 [1, L], and targets [1, ...], unpadded."""
-        tokens = {name: values[None] for name, values in self.tokens.items()}
-        mask = np.ones((1, int(self.row_lengths[0])), np.int32)
-        return {**tokens, "attention_mask": mask, **self.targets}
+    def only_row(self, length: int) -> dict[str, np.ndarray]:
+        """Of one example of one row: its tokens and attention_mask, int32 [1, length], and targets [1, ...]."""
+        own = int(self.row_lengths[0])
+        found = {name: np.full((1, length), pad, np.int32) for name, pad in self.pads.items()}
+        for name, values in self.tokens.items():
+            found[name][0, :own] = values
+        mask = np.zeros((1, length), np.int32)
+        mask[0, :own] = 1
+        return {**found, "attention_mask": mask, **self.targets}
 
 
 def encode_texts(

@@ -9,6 +9,7 @@ Three rules limit what it compiles, and make a text's outputs independent of the
 - The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -183,9 +184,10 @@ class Engine:
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """Yields the batches of a chunk, each with its examples."""
-        alone = len(examples) == 1 and examples.choices is None
-        if alone and examples.lengths[0] <= self.programs.unpadded:
-            yield [_Member(0, 0)], examples.only_row()
+        if len(examples) == 1 and examples.choices is None:
+            own = int(examples.row_lengths[0])
+            length = own if own <= self.programs.unpadded else self.lengths[bisect_left(self.lengths, own)]
+            yield [_Member(0, 0, slice(0, own) if self._per_token else slice(None))], examples.only_row(length)
             return
         lengths = examples.lengths
         if self._packing and len(examples) > 1:

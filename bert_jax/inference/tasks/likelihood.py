@@ -68,6 +68,11 @@ class HiddenRows(Encoded):
             "weights": plan.counts.astype(np.float32),
         }
 
+    def only_row(self, length: int) -> dict[str, np.ndarray]:
+        found = self.batch(BatchPlan(np.zeros(1, np.int64), np.ones(1, bool), length))
+        del found["weights"]
+        return found
+
 
 def hidden_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> HiddenRows:
     """Builds the rows of several texts, in the order of the texts and of their positions."""

@@ -66,12 +66,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/inference/engine/engine.py",
-        "if alone and examples.lengths[0] <= self.programs.unpadded:",
-        "if False:",
+        "length = own if own <= self.programs.unpadded else self.lengths[bisect_left(self.lengths, own)]",
+        "length = self.lengths[bisect_left(self.lengths, own)]",
         "a row by itself is padded where no length costs anything",
         (
             "tests/inference/engine/test_engine.py::test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time",
         ),
+    ),
+    Mutant(
+        "bert_jax/inference/engine/engine.py",
+        "yield [_Member(0, 0, slice(0, own) if self._per_token else slice(None))], examples.only_row(length)",
+        "yield [_Member(0, 0)], examples.only_row(length)",
+        "a row by itself gets outputs for its padding",
+        ("tests/inference/engine/test_engine.py::test_packed_sequences_get_what_they_get_alone",),
     ),
     Mutant(
         "bert_jax/inference/tasks/embed.py",
