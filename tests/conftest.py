@@ -141,6 +141,7 @@ def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
     before = jax.config.values["jax_disable_most_optimizations"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        jax.devices()  # reads XLA_FLAGS, so that modules after this one compile with them
         if FLAGS and os.environ["XLA_FLAGS"] == FLAGS:
             patch.setenv("XLA_FLAGS", "")  # of programs that a test starts; this process has read them already
             compile_as_users_do(patch)
