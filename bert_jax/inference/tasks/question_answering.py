@@ -253,8 +253,9 @@ def best_answers(
 ) -> list[Answers]:
     """Finds the answers to each question, from the logits of all its windows.
 
-    In each window, the `n_best` best starts are combined with the `n_best` best ends (of equal logits, the first). A
-    combination counts if both are tokens of the passage, this window shows the start with the most context, and the end
+    In each window, the `n_best` best starts are combined with the `n_best` best ends (of equal logits, the first).
+    Padding is neither: the loss does not train its logits, and how much there is depends on the batch. A combination
+    counts if both are tokens of the passage, this window shows the start with the most context, and the end
     is not before the start.
 
     Args:
@@ -267,6 +268,8 @@ def best_answers(
     """
     found: list[list[tuple[float, int, int]]] = [[] for _ in contexts]
     null = np.full(len(contexts), np.inf)
+    real_WL = passages.rows["attention_mask"] > 0
+    start_logits, end_logits = (np.where(real_WL, logits, -np.inf) for logits in (start_logits, end_logits))
     for row, number in enumerate(passages.question):
         start_L, end_L = start_logits[row], end_logits[row]
         null[number] = min(null[number], float(start_L[0]) + float(end_L[0]))

@@ -68,10 +68,11 @@ def test_an_answer_is_marked_where_a_window_holds_all_of_it(passages):
 
 
 def by_definition(passages, start, end, contexts, number, n_best, longest):
-    """run_squad.py's write_predictions, with its loops."""
+    """run_squad.py's write_predictions, with its loops; but padding has no logits that were trained."""
     slices = []
     for row in np.flatnonzero(passages.question == number):
-        order = [sorted(range(len(x)), key=lambda i, x=x: x[i], reverse=True)[:n_best] for x in (start[row], end[row])]
+        real = np.flatnonzero(passages.rows["attention_mask"][row]).tolist()
+        order = [sorted(real, key=lambda i, x=x: x[i], reverse=True)[:n_best] for x in (start[row], end[row])]
         for s in order[0]:
             for e in order[1]:
                 inside = passages.in_passage[row, s] and passages.in_passage[row, e]
@@ -107,6 +108,15 @@ def test_answers_are_those_of_the_definition(passages, n_best):
                 assert answers.no_answer_score == null - texts[0][1]
                 assert answers.text(threshold=answers.no_answer_score - 0.1) == ""
                 assert answers.text(threshold=answers.no_answer_score) == texts[0][0] == answers.text()
+
+
+def test_logits_of_padding_have_no_influence(passages):
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(2, *passages.in_passage.shape))
+    real = passages.rows["attention_mask"] > 0
+    assert not real.all()
+    expected = best_answers(passages, *logits, CONTEXTS, n_best=2, null_answers=True)
+    assert best_answers(passages, *np.where(real, logits, 9.0), CONTEXTS, n_best=2, null_answers=True) == expected
 
 
 def test_no_legal_slice_is_no_answer(passages):
