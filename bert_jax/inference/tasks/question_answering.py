@@ -68,7 +68,8 @@ class QuestionAnswering(TaskModel):
         stride: tokens from the beginning of a window to that of the next, default a third of `max_seq_len`, at most
             128.
         doc_stride: the number of tokens that two windows share; replaces `stride`.
-        max_question_len: truncate questions to so many tokens, default 64; at most half of `max_seq_len`.
+        max_question_len: truncate questions to so many tokens, default 64; at most half of `max_seq_len`, unless that
+            is the fine-tuning run's.
         max_answer_len: the longest answer, in tokens, default 30.
         n_best: the number of answers over which probabilities are normalised.
         top_k: the number of answers to give, at most `n_best`.
@@ -103,7 +104,8 @@ class QuestionAnswering(TaskModel):
     ):
         found = opened(source)
         run = _settings_of_run(found)
-        length: int = run.get("max_seq_len", 384) if max_seq_len is None else max_seq_len
+        self._run_length: int | None = run.get("max_seq_len")
+        length: int = self._run_length or 384 if max_seq_len is None else max_seq_len
         null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
         check_count("max_seq_len", length)
         check_count("n_best", n_best)
@@ -203,6 +205,9 @@ class QuestionAnswering(TaskModel):
         if asked_length and overlap is None:
             overlap = min(asked_length // 2, 128)
         length = min(asked_length or self.longest, self.longest)
+        most = length // 2
+        if length == self._run_length:  # its evaluation kept longer questions, if they left a token for the passage
+            most = length - self.tokenizer.special_tokens_added(pair=True) - 1
         passages = encode_passages(
             self.tokenizer,
             [question for question, _ in both],
@@ -210,7 +215,7 @@ class QuestionAnswering(TaskModel):
             max_length=length,
             stride=self._stride,
             overlap=overlap,
-            max_question_length=min(options["max_question_len"], length // 2),
+            max_question_length=min(options["max_question_len"], most),
         )
         _check_passages(passages, contexts, first)
         real = passages.rows["attention_mask"].astype(bool)

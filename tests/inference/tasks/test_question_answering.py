@@ -1,11 +1,14 @@
 """question-answering: slices of the passage, windows, no answer."""
 
+import json
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.data.tasks.encoded import best_windows, windows
+from bert_jax.data.tasks.passages import encode_passages
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.inference.tasks.question_answering import QuestionAnswering
@@ -183,3 +186,18 @@ def test_a_call_overrides_the_options_of_the_constructor(folder, predict):
         predict(asked, doc_stride=-1)
     with pytest.raises(UserError, match=r"question 1: windows that share 40 tokens .*; expected at most"):
         predict(asked, doc_stride=40)
+
+
+def test_a_run_truncates_questions_as_its_evaluation_did(folder, tmp_path):
+    """To max_question_length, although that is more than half of a row; but a passage always keeps a token."""
+    shutil.copytree(folder, tmp_path / "export")
+    (tmp_path / "config.json").write_text(json.dumps({"task": "squad1", "model": {}, "max_length": 16, "stride": 2}))
+    predict = QuestionAnswering(tmp_path)
+    context, limits = "hello world held", {"max_length": 16, "stride": 2}
+    for words, kept in ((10, 10), (40, 12)):
+        asked = {"question": "o " * words, "context": context}
+        found = predict.encode([asked], 0, **predict.settled).encoded
+        expected = encode_passages(predict.tokenizer, ["o " * kept], [context], **limits).rows
+        assert found.tokens["input_ids"].tolist() == expected["input_ids"][expected["attention_mask"] > 0].tolist()
+    shorter = predict.settled | {"max_seq_len": 14, "doc_stride": 0}
+    assert predict.encode([asked], 0, **shorter).encoded.row_lengths.tolist() == [7 + 3 + 3]
