@@ -167,12 +167,8 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
     Raises:
         UserError: `room` or `stride` below 1.
     """
-    if room < 1:
-        raise UserError(
-            f"no room for the text beside question and special tokens ({room} tokens); shorten the question"
-        )
-    if stride < 1:
-        raise UserError(f"stride={stride}: expected at least 1")
+    if room < 1 or stride < 1:
+        raise UserError(f"room={room}, stride={stride}: expected at least 1 each")
     stride = min(stride, room)
     found = [Window(0, min(count, room))]
     while (start := found[-1].start) + found[-1].length < count:

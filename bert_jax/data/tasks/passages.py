@@ -116,6 +116,7 @@ def encode_passages(
     stride: int = 128,
     overlap: int | None = None,
     max_question_length: int = 64,
+    source: str = "the questions",
 ) -> Passages:
     """[CLS] question [SEP] window of the passage [SEP], padded to `max_length`.
 
@@ -126,6 +127,7 @@ def encode_passages(
         stride: tokens of the passage from the beginning of one window to that of the next; at most a window.
         overlap: instead of `stride`, the number of tokens that two windows share: what transformers calls a stride.
         max_question_length: a longer question is truncated to this number of tokens.
+        source: the file of the questions, for messages.
 
     Raises:
         UserError: a question that leaves no room for its passage, a stride below 1, or an overlap of whole windows.
@@ -138,7 +140,12 @@ def encode_passages(
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         question_ids, (ids, offsets) = asked[question][0][:max_question_length], shown[context]
         room = max_length - added - len(question_ids)
-        if overlap is not None and overlap >= room > 0:
+        if room < 1:
+            raise UserError(
+                f"{source}: {len(question_ids)} tokens of question {number + 1}, {quoted(question)}, leave no room for "
+                f"its passage in a row of max_length={max_length}; lower max_question_length or raise max_length"
+            )
+        if overlap is not None and overlap >= room:
             raise UserError(
                 f"question {number + 1}: windows that share {overlap} tokens (doc_stride), and have room for {room} of "
                 f"its passage; expected at most {room - 1}"

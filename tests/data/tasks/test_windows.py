@@ -52,7 +52,7 @@ def test_a_short_text_is_one_window():
     assert best_windows(0, windows(0, 10, 3)).shape == (0,)
 
 
-@pytest.mark.parametrize(("room", "stride", "message"), [(0, 1, "no room"), (5, 0, "stride=0"), (5, -1, "stride=-1")])
+@pytest.mark.parametrize(("room", "stride", "message"), [(0, 1, "room=0"), (5, 0, "stride=0"), (5, -1, "stride=-1")])
 def test_what_would_not_move_on_is_refused(room, stride, message):
     with pytest.raises(UserError, match=message):
         windows(10, room, stride)

@@ -115,6 +115,7 @@ class AnswerTask:
             max_length=config.max_length,
             stride=_STRIDE if config.stride is None else config.stride,
             max_question_length=config.max_question_length,
+            source=str(path),
         )
         first = [next((one for one in question.answers if one.text.strip()), None) for question in questions]
         spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
