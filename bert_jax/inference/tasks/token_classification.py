@@ -29,6 +29,7 @@ AGGREGATIONS = (*OF_PIECES, *OF_WORDS)
 
 Words = Sequence[str]
 _TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
+_HAS_TOKEN = re.compile(r"[!-~]|\w")  # what no tokenizer drops
 
 
 class Tag(NamedTuple):
@@ -114,7 +115,7 @@ class TokenClassification(TaskModel):
         if step is not None:
             check_count("step", step)
             stride = self._room - min(step, self._room) if stride is None else stride
-        self._split = SPLITS[split]
+        self._split, self._drops_words = SPLITS[split], split != "characters"  # where blanks are words, as in training
         added = self.tokenizer.added_tokens
         self._added_ids = frozenset(added.values())
         self._added = re.compile("|".join(map(re.escape, added)), re.IGNORECASE) if added else None
@@ -237,7 +238,13 @@ class TokenClassification(TaskModel):
             raise UserError(f"{where}: expected a string, found {item!r:.60}; for words use is_split_into_words=True")
         check_text(item, where)
         spans = self._spans(item)
+        if self._drops_words:
+            spans = [(begin, end) for begin, end in spans if self._has_token(item[begin:end])]
         return SplitText(item, [item[begin:end] for begin, end in spans], spans)
+
+    def _has_token(self, word: str) -> bool:
+        """Whether a word yields a token: a zero-width space or an accent by itself may not, and would become [UNK]."""
+        return bool(_HAS_TOKEN.search(word)) or len(self.tokenizer.encode_flat([word])[0]) > 0
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """The places of the words of a text; a special or added token in it is never cut into several words."""

@@ -54,6 +54,18 @@ def test_other_words_where_a_model_was_trained_on_them(folder):
         TokenClassification(folder, split="lines")
 
 
+def test_what_has_no_token_is_no_word_of_a_text(folder):
+    """As in transformers' pipeline; as [UNK] it would be an entity, and change the tags of the words beside it."""
+    predict = TokenClassification(folder, aggregation_strategy="none", ignore_labels=[])
+    plain, invisible = predict(["hello world.", "hello \u200b world \u0301 \ufeff."])
+    of_both = [[(row["entity"], row["index"], row["word"]) for row in rows] for rows in (plain, invisible)]
+    assert of_both[0] == of_both[1]
+    assert [row["score"] for row in invisible] == pytest.approx([row["score"] for row in plain])
+    assert [row["start"] for row in invisible] == [0, 8, 17]
+    characters = TokenClassification(folder, split="characters", aggregation_strategy="none", ignore_labels=[])
+    assert [row["start"] for row in characters("a b")] == [0, 1, 2]  # a blank has a tag, as in training
+
+
 @pytest.mark.slow
 def test_entities_are_slices_and_a_list_gives_what_its_texts_give_alone(predict):
     texts = ["Hello WORLDS", "held o'hello,\t world ", "", "hello world. " * 8, "中h中"]
