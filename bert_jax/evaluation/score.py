@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import evaluation as metrics
-from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_table
+from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_label, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
@@ -175,10 +175,10 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
 
 
 def _table(examples: Iterable[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
+    columns = Columns(None, label="prediction", kind=kind)
+
     def label(_: str, cell: str, where: str) -> Label:
-        if kind == "classes":
-            return tuple(name.strip() for name in cell.split("|") if name.strip())
-        return label_number(cell, where) if kind == "number" else cell
+        return read_label(cell, columns, where)
 
     labels = ((example.id, example.label) for example in examples)
     truth, guess = _paired(labels, gold, predictions, label)

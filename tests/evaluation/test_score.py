@@ -195,6 +195,24 @@ def test_a_table(case: str, tmp_path: Path):
         assert found == pytest.approx(by_scikit_learn(kind, gold, said), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "gold", "said"),
+    [("class", ["x", "y "], [" x", "y"]), ("classes", ['["a", "b"]', "[]", "c"], ["b|a", "[]", '["c"]'])],
+)
+def test_a_prediction_is_read_as_a_label_is(kind: str, gold: list[str], said: list[str], tmp_path: Path):
+    truth = write(tmp_path / "a.tsv", "".join(f"{cell}\n" for cell in ["label", *gold]))
+    rows = "".join(f"{number}\t{cell}\n" for number, cell in enumerate(said))
+    guess = write(tmp_path / "said.tsv", f"id\tprediction\n{rows}")
+    assert score("classify", truth, guess, columns=Columns(None, kind=kind))["accuracy"] == 1.0
+
+
+def test_no_prediction_for_a_class_is_one_line(tmp_path: Path):
+    truth = write(tmp_path / "a.tsv", "label\nx\ny\n")
+    guess = write(tmp_path / "said.tsv", "id\tprediction\n0\tx\n1\t\n")
+    with pytest.raises(UserError, match=r"said.tsv, line 3: 'prediction' is ''; expected the name of a class"):
+        score("classify", truth, guess)
+
+
 def test_a_pair_without_a_label_that_readers_agreed_on_is_not_asked_for(tmp_path: Path):
     gold = write(tmp_path / "a.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\na\tb\tneutral\na\tb\tentailment\n")
     said = write(tmp_path / "said.csv", "id,prediction\n1,neutral\n2,neutral\n")

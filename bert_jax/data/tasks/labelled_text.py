@@ -61,7 +61,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
                 id=str(index) if columns.id is None else _id(row[columns.id], columns.id, where, lines),
                 text="" if columns.text is None else _text(row[columns.text], columns.text, where),
                 pair=None if columns.pair is None else _text(row[columns.pair], columns.pair, where),
-                label=None if columns.label is None else _label(row[columns.label], columns, where),
+                label=None if columns.label is None else read_label(row[columns.label], columns, where),
                 line=line,
             )
         except UserError as error:
@@ -107,22 +107,8 @@ def label_number(value: Any, where: str) -> float:
     return number
 
 
-def _id(value: Any, name: str, where: str, lines: Mapping[str, int]) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"{where}: {name!r} is {quoted(value)}; expected an id, a text or a number")
-    id = valid_unicode(str(value), f"{where}: {name!r}")
-    if id in lines:
-        raise UserError(f"{where}: the id {quoted(id)} is that of line {lines[id]} too; expected ids that all differ")
-    return id
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{where}: {name!r} is {type(value).__name__}; expected a text")
-    return valid_unicode(value, f"{where}: {name!r}")
-
-
-def _label(value: Any, columns: Columns, where: str) -> Label:
+def read_label(value: Any, columns: Columns, where: str) -> Label:
+    """The label that a cell or a field holds; UserError, beginning with `where`, if it is not of `columns.kind`."""
     if columns.kind == "number":
         return label_number(value, where)
     if columns.kind == "classes":
@@ -143,6 +129,21 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
     if not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {quoted(value)}; expected the name of a class")
     return valid_unicode(str(value).strip(), f"{where}: {columns.label!r}")
+
+
+def _id(value: Any, name: str, where: str, lines: Mapping[str, int]) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UserError(f"{where}: {name!r} is {quoted(value)}; expected an id, a text or a number")
+    id = valid_unicode(str(value), f"{where}: {name!r}")
+    if id in lines:
+        raise UserError(f"{where}: the id {quoted(id)} is that of line {lines[id]} too; expected ids that all differ")
+    return id
+
+
+def _text(value: Any, name: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {name!r} is {type(value).__name__}; expected a text")
+    return valid_unicode(value, f"{where}: {name!r}")
 
 
 def _names_in(text: str, where: str) -> Any:
