@@ -173,6 +173,15 @@ def test_answer_reads_rows_of_a_table(folders, tmp_path, capsys):
     assert [line.split("\t")[1] for line in lines] == [" ".join(row["answer"].split()) for row in found]
 
 
+def test_null_odds_of_two_questions_are_never_those_of_one_id(tmp_path, capsys):
+    rows = [{"id": 1, "question": "o", "context": "hello"}, {"question": "o", "context": "held"}]  # whose id is 1, too
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    argv = ["answer", "no-model", str(tmp_path / "q.jsonl"), "--null-odds", str(tmp_path / "odds.json")]
+    assert main(argv) == 2
+    assert "q.jsonl: the id '1' occurs twice; --null-odds needs ids that differ" in capsys.readouterr().err
+    assert not (tmp_path / "odds.json").exists()
+
+
 @pytest.mark.slow
 def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
     folder = folders["multiple-choice"]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, a
 from bert_jax.cli.program import error_line
 from bert_jax.cli.streaming import check_different, new_file, refuse_unanswered, say, to_json, write
 from bert_jax.cli.texts import document_of, table_of, texts_of
-from bert_jax.errors import UserError, errors_in_place
+from bert_jax.errors import UserError, errors_in_place, quoted
 from bert_jax.files import near_path
 
 _ABOUT = """\
@@ -69,6 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
     questions = list(_questions(path) if path else _on(context or "", arguments.file))
     if not questions:
         raise UserError(f"{arguments.file}: has no questions")
+    ids = Counter(one["id"] for one in questions if not isinstance(one, UserError))
+    if odds_file and (twice := [id for id, count in ids.items() if count > 1]):
+        raise UserError(f"{arguments.file}: the id {quoted(twice[0])} occurs twice; --null-odds needs ids that differ")
     from bert_jax.inference.tasks.question_answering import QuestionAnswering
 
     predict = QuestionAnswering(
