@@ -214,7 +214,13 @@ class PretrainingJob(ModelJob):
         self._eval_step, self._held_out_of = other._eval_step, other._held_out_of
 
     def first_state(self) -> TrainState:
-        return first_state(self.config, self.target, self.fresh_state, self._source)
+        state, total = first_state(self.config, self.target, self.fresh_state, self._source), self.config.total_steps
+        if self._pause_at is not None and (step := int(state.step)) >= self._pause_at:
+            raise UserError(
+                f"halving: compares the members at step {self._pause_at:,}, and with init_step=true they begin at step "
+                f"{step:,}; give shares above {step / total:.3g}, as in halving=2@{(step + total) / 2 / total:.3g}"
+            )
+        return state
 
     def fresh_state(self) -> TrainState:
         start = self.config.start

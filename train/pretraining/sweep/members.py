@@ -159,8 +159,13 @@ def legs_of(config: PretrainConfig, halving: Halving | None) -> list[int]:
     """The steps at which a member's legs end: each rung, at an evaluation, and the last step.
 
     Raises:
-        UserError: two of them fall on one evaluation.
+        UserError: two of them fall on one evaluation; or `stop_after` leaves the steps open.
     """
+    if halving is not None and config.stop_after is not None:
+        raise UserError(
+            "halving: compares the members at shares of the steps, and with stop_after= their number is open; "
+            "leave one of the two out"
+        )
     total, every = config.total_steps, config.eval_every
     shares = () if halving is None else halving.shares
     steps = [*(math.ceil(round(share * total / every, 9)) * every for share in shares), total]

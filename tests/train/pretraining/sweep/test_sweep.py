@@ -125,6 +125,20 @@ def test_rungs_are_at_evaluations_of_their_own():
         legs_of(config, Halving(2, (0.001, 0.002)))
 
 
+@pytest.mark.slow
+def test_branches_are_not_compared_before_they_begin(words: list[str], tmp_path: Path):
+    trunk = [*words, "optimizer.schedule=stable", "optimizer.warmup_steps=1"]
+    assert pretrain.main([*trunk, f"run={tmp_path / 'trunk'}"]) == EXIT_DONE
+    branches = [*trunk, f"init={tmp_path / 'trunk'}", "init_optimizer=true", "init_step=true", "init_at=6"]
+    branches += ["optimizer.decay_share=0.3", "phases=((32,8,10),)", "sweep=seed=1,2"]
+    message = r"at step 6, .* begin at step 6; give shares above 0\.6, as in halving=2@0\.8"
+    with pytest.raises(UserError, match=message):
+        pretrain.main([*branches, "halving=2", f"run={tmp_path / 'early'}"])
+    assert not (tmp_path / "early/members/seed=1/metrics.jsonl").exists()
+    assert pretrain.main([*branches, "halving=2@0.8", f"run={tmp_path / 'branches'}"]) == EXIT_DONE
+    assert sorted(len(one["losses"]) for one in record(tmp_path / "branches")["members"]) == [1, 2]
+
+
 def test_means_have_their_standard_errors():
     losses = [3.0, 3.5, 3.2]
     mean, error = mean_and_error(losses)
@@ -259,6 +273,10 @@ def test_what_comes_of_failing_members_follows_the_codes(words: list[str], tmp_p
         (["sweep=seed=1,1.0"], "are the same"),
         (["halving=2"], "say sweep="),
         (["sweep=seed=0,1", "--dry-run"], "leave sweep= out"),
+        (
+            ["sweep=seed=0,1", "halving=2", "stop_after=9s", "optimizer.schedule=stable", "optimizer.warmup_steps=1"],
+            "halving: .* stop_after= .*; leave one of the two out",
+        ),
         (["sweep=seed=0,1", "text=x.txt"], "run python -m train.prepare first"),
     ],
 )
