@@ -94,7 +94,12 @@ class RunToCompare:
         """Where what the run is evaluated on comes from, for people."""
         config = self.config
         if self.task is None:
-            return config.get("eval_data") or config.get("data") or str(self.path / "data")
+            if config.get("eval_data"):
+                return config["eval_data"]
+            # The held-out losses of several directories are averaged by their shares.
+            given = {name: config.get(name) for name in ("data_shares", "data_temperature")}
+            shares = [f"{name}={value}" for name, value in given.items() if value not in (None, [], 1)]
+            return ", ".join([config.get("data") or str(self.path / "data"), *shares])
         shared = config.get("dev") is not None and not epath.Path(config["dev"]).exists()  # dev=0.1
         names = ("data", "dev", *(("train", "split_seed") if shared else ()))
         return ", ".join(f"{name}={config[name]}" for name in names if config.get(name) is not None)

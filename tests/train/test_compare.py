@@ -135,6 +135,21 @@ def test_the_same_data_in_two_places_is_the_same(tmp_path: Path):
     assert differences([read_run(run) for run in runs]) == []
 
 
+def test_runs_whose_held_out_losses_are_averaged_by_other_shares_say_so(tmp_path: Path):
+    configs = [{"data_shares": [[0.9, 0.1]]}, {"data_shares": [[0.1, 0.9]]}, {"data_temperature": 1.4}, {}]
+    rows = [{"kind": "eval", "step": 10, "mlm_loss": 5.0}]
+    usual = {"phases": [[64, 8, 30]], "data": "a,b", "eval_masking": None, "data_shares": [], "data_temperature": 1.0}
+
+    def noted(**more: Any) -> list[str]:
+        runs = [write_run(tmp_path / f"{len(more)}{n}", usual | more | one, rows) for n, one in enumerate(configs)]
+        return differences([read_run(run) for run in runs])
+
+    (line,) = noted()
+    assert line.startswith("the runs are evaluated on different held-out data")
+    assert "a,b, data_shares=[[0.9, 0.1]]; " in line and "data_temperature=1.4; " in line and line.endswith("a,b)")
+    assert noted(eval_data="c") == []  # the same for all, whatever they train on
+
+
 def test_runs_evaluated_with_different_masks_say_so(tmp_path: Path):
     configs = [{"eval_masking": None}, {"eval_masking": {"probability": 0.4}}, {"masking": None, "seed": 3}]
     rows = [{"kind": "eval", "step": 10, "mlm_loss": 5.0}]

@@ -53,6 +53,11 @@ def sweep(
     values = values_of(words.sweep)
     if both := sorted(values.keys() & launch.given):
         raise UserError(f"sweep: {both[0]} is also a word of its own; leave that out")
+    if launch.config.eval_data is None and (weights := sorted(values.keys() & {"data_shares", "data_temperature"})):
+        raise UserError(
+            f"sweep: {weights[0]} says how much the held-out loss of each directory counts, so the losses would not "
+            "compare; say eval_data=DIR too"
+        )
     members = members_of(values)
     rule = halving_of(words.halving, len(members))
     launches = [_launch_of(launch, member, argv, usage) for member in members]

@@ -273,6 +273,7 @@ def test_what_comes_of_failing_members_follows_the_codes(words: list[str], tmp_p
         (["sweep=seed=1,1.0"], "are the same"),
         (["halving=2"], "say sweep="),
         (["sweep=seed=0,1", "--dry-run"], "leave sweep= out"),
+        (["sweep=data_temperature=1,2"], "sweep: data_temperature says how much .* say eval_data=DIR too"),
         (
             ["sweep=seed=0,1", "halving=2", "stop_after=9s", "optimizer.schedule=stable", "optimizer.warmup_steps=1"],
             "halving: .* stop_after= .*; leave one of the two out",
