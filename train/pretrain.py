@@ -17,7 +17,7 @@ from train.planning.devices import make_ready
 from train.planning.machines import Topology, take_topologies
 from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
-from train.pretraining.first_rows import with_first_rows
+from train.pretraining.first_rows import check_same_place, with_first_rows
 from train.pretraining.mixture import open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
@@ -125,6 +125,8 @@ def job_of(
     config = with_model_for(config, data, launch.given, source, saved)
     config = with_packing(config, data, saved or continued_config(config, source))
     config = with_first_rows(config, data, source, saved)
+    if saved and launch.allow_change:
+        check_same_place(config, data, on_first_process(saves.facts_to_resume))
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())

@@ -196,6 +196,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "on a file system that has locks": "tests/train/run/test_rundir.py",
         "is a sweep; name one of its runs": "tests/train/diagnosis/test_doctor.py",
         "say python -m train.supervise -- COMMAND": "tests/train/test_supervise.py",
+        "let phases= begin with": "tests/train/pretraining/test_mixture.py",
         "say eval_data=DIR too": "not run: no test has such a job or such data for a sweep",
         "give shares above": "tests/train/pretraining/sweep/test_sweep.py",
         "lower eval_every, or give fewer shares": "tests/train/pretraining/sweep/test_sweep.py",

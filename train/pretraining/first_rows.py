@@ -11,10 +11,11 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
-from train.pretraining.mixture import rows_of_parts
+from train.pretraining.mixture import MixedData, rows_of_parts
 from train.pretraining.phases import Phase, in_rows
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,36 @@ def with_first_rows(
     theirs = RunDirectory(str(source.folder)).facts_to_resume()["config"].get("packed", ())
     others = tuple(entry for entry in theirs if entry[0] not in {phase.length for phase in config.phases})
     return dataclasses.replace(config, first_rows=found, packed=(*config.packed, *others))
+
+
+def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[str, Any]) -> None:
+    """Raises UserError if a resumed run, by changed phases or shares, had used other rows than it has.
+
+    Then rows would come twice in an epoch, or never. With other data no row is the same.
+
+    Args:
+        config: of the run.
+        data: what it trains on.
+        facts: what the newest checkpoint records: `PretrainingJob.facts`, and its step.
+    """
+    if facts.get("data_digest") != data.digest:
+        return
+    step, is_mixed = min(facts["step"], config.total_steps), isinstance(data, MixedData)
+    shares = data.shares if isinstance(data, MixedData) else [(1.0,)] * len(config.phases)
+    before = rows_used_of_each({**facts, "step": step})
+    after = rows_used_of_each({**facts, "step": step, "config": to_json(config), "data_shares": shares})
+    if all(after[name].get(length, 0) == rows for name, of in before.items() for length, rows in of.items()):
+        return
+    done, left = [], step
+    for length, batch, steps, *own in facts["config"]["phases"]:
+        if left > 0:
+            done.append(str((length, batch, min(steps, left), *own)))
+        left -= steps
+    raise UserError(
+        f"phases: {step:,} steps are done, and by the new phases{' and shares' * is_mixed} they had other rows of the "
+        f"data, so rows would come twice or never; let phases= begin with those that are done, {', '.join(done)}"
+        f"{', and data_shares= with their shares' * is_mixed}"
+    )
 
 
 def _rows_to_leave_out(config: PretrainConfig, data: DataSource, source: Source) -> tuple[tuple[int, ...], ...] | str:

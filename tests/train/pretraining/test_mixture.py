@@ -17,7 +17,7 @@ from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
-from train.pretraining.first_rows import rows_used_of_each
+from train.pretraining.first_rows import check_same_place, rows_used_of_each
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
@@ -206,6 +206,30 @@ def test_a_resumed_run_compares_its_data_with_what_its_checkpoint_records(data: 
     check_same_data(config, now, {"config": {"data": "data"}, "step": 7}, ())
 
 
+def test_a_resumed_run_whose_steps_would_have_had_other_rows_is_refused(data: str, books: str):
+    """Its place in the data follows from its phases and shares: of those that are done it keeps them."""
+
+    def resume(text: str, phases: tuple, *, step: int = 35, **fields) -> None:
+        was = config_of(text, phases=((32, 8, 30), (48, 8, 20, 0.3)), **shares)
+        now = config_of(text, phases=phases, **(shares | fields))
+        mixed = open_data(was)
+        facts = {"config": to_json(was), "data_digest": mixed.digest, "step": step}
+        check_same_place(now, open_data(now), facts | ({"data_shares": mixed.shares} if shares else {}))
+
+    both, shares = f"{data},{books}", {}
+    done = r"35 steps are done, .* begin with those that are done, \(32, 8, 30\), \(48, 8, 5, 0.3\)$"
+    for phases in (((32, 16, 30), (48, 8, 20)), ((32, 8, 29), (48, 8, 20)), ((48, 8, 50),)):
+        with pytest.raises(UserError, match=done):
+            resume(data, phases)
+    resume(data, ((32, 8, 30), (48, 8, 5, 0.3), (48, 16, 10)))
+    resume(data, ((32, 8, 30), (48, 8, 7), (32, 4, 10)))
+    resume(data, ((32, 8, 20),))  # nothing is left to do
+    shares = {"data_shares": ((1, 1), (1, 2))}
+    with pytest.raises(UserError, match=r"phases and shares .*, and data_shares= with their shares$"):
+        resume(both, ((32, 8, 30), (48, 8, 20)), data_shares=((1, 1), (2, 1)))
+    resume(both, ((32, 8, 30), (48, 8, 5), (48, 8, 20)), data_shares=((1, 1), (1, 2), (2, 1)))
+
+
 def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
     one, two = (
         {"mlm_loss": 2.0, "mlm_perplexity": np.exp(2), "x": 1.0},
@@ -245,6 +269,8 @@ def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
         assert row["mlm_loss"] == pytest.approx(mean, rel=1e-3)
     with pytest.raises(UserError, match=r"data_shares: .* became"):
         pretrain.main([recipe, f"data={data},{books}", f"run={run}", "seed=3"])
+    with pytest.raises(UserError, match="let phases= begin with those that are done"):
+        pretrain.main([*words[:2], words[2].replace("0.25", "2"), f"run={run}", "seed=3", "allow_change=data_shares"])
     capfd.readouterr()
 
     assert pretrain.main([*words, "--dry-run", "--json"]) == EXIT_DONE
