@@ -71,9 +71,12 @@ class Goodput:
         if self._path is not None:
             self._thread.join(10)  # a disk may hang
 
-    def begin_at(self, step: int) -> None:
-        """Says that the run goes on from `step`: what it did after saving that one is lost."""
-        if self._missing and step:
+    def begin_at(self, step: int, *, resumed: bool = True) -> None:
+        """Says that the run goes on from `step`: what it did after saving that one is lost.
+
+        `resumed`: not as a new run that begins at another's step.
+        """
+        if self._missing and resumed and step:
             log.warning("%s is missing; the time of the run is counted anew", self._path)
         self._missing = False
         mark = self._marks.get(str(step))

@@ -104,7 +104,7 @@ class _Training:
             self._checkpoints.delete_old()
             job.resume(recorded)
         step = self._step = self._first_step = int(np.max(to_host(self._state.step)))
-        self._goodput.begin_at(step)
+        self._goodput.begin_at(step, resumed=resumed)
         before = Spent(**recorded.get("spent", {})) if restored is None or "spent" in recorded else None
         self._meter = Meter(config.model, step, job.mesh.size, before, recorded.get("unlogged", ()))
         self._rollbacks = Rollbacks(job.rollbacks, recorded)
@@ -129,7 +129,7 @@ class _Training:
         else:
             if job.writes_export:
                 on_first_process(self._run.check_export)
-            log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
+            log.say(f"{describe(job.mesh, self._state)}; {'resuming' if resumed else 'starting'} at step {step:,}")
             if (slow := slow_type_told(config.model, config.optimizer)) and not step:
                 log.say(slow)
         if not resumed and on_first_process(self._run.export.exists):

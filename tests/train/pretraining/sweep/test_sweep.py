@@ -126,7 +126,7 @@ def test_rungs_are_at_evaluations_of_their_own():
 
 
 @pytest.mark.slow
-def test_branches_are_not_compared_before_they_begin(words: list[str], tmp_path: Path):
+def test_branches_are_not_compared_before_they_begin(words: list[str], tmp_path: Path, caplog):
     trunk = [*words, "optimizer.schedule=stable", "optimizer.warmup_steps=1"]
     assert pretrain.main([*trunk, f"run={tmp_path / 'trunk'}"]) == EXIT_DONE
     branches = [*trunk, f"init={tmp_path / 'trunk'}", "init_optimizer=true", "init_step=true", "init_at=6"]
@@ -137,6 +137,9 @@ def test_branches_are_not_compared_before_they_begin(words: list[str], tmp_path:
     assert not (tmp_path / "early/members/seed=1/metrics.jsonl").exists()
     assert pretrain.main([*branches, "halving=2@0.8", f"run={tmp_path / 'branches'}"]) == EXIT_DONE
     assert sorted(len(one["losses"]) for one in record(tmp_path / "branches")["members"]) == [1, 2]
+    for name in ("seed=1", "seed=2"):
+        assert "; starting at step 6" in (tmp_path / "branches/members" / name / "run.log").read_text()
+    assert "goodput.json is missing" not in caplog.text  # a new run has none, whatever its first step
 
 
 def test_means_have_their_standard_errors():
