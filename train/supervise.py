@@ -35,9 +35,9 @@ from train.run.ending.stopping import (
 ABOUT = """\
 Starts a training command, and starts it again when it ends in a way that is worth it: stopped by SIGTERM (75), saves
 that failed (74), hung (76), killed or crashed by a signal. It waits before each restart, twice as long each time, at
-most five minutes, and gives up after --restarts of them without progress: no new checkpoint in the run= of the command.
-A bug (1) is worth it only after progress. All else would only repeat: done (0), a mistake in the input (2), numbers
-that are not finite (3), a hopeless run (5), Ctrl-C (130).
+most five minutes, and gives up after --restarts of them without progress: no new checkpoint in the run= of the command,
+or of a member of its sweep. A bug (1) is worth it only after progress. All else would only repeat: done (0), a mistake
+in the input (2), numbers that are not finite (3), a hopeless run (5), Ctrl-C (130).
 
 SIGTERM and Ctrl-C go to the command; when it has ended, there is no restart. The exit code is the command's last one,
 128 + N if signal N ended it.
@@ -119,7 +119,7 @@ class Supervisor:
                     return _as_shells_say(code)
                 wait = min(self._wait * 2 ** min(tried, 30), _LONGEST_WAIT)
                 tried += 1
-                at = f"; its run is saved up to step {reached:,}" if reached >= 0 else ""
+                at = f"; {reached:,} steps of its run are saved" if reached >= 0 else ""
                 _say(f"the command {_how(code)}{at}; restart {tried} of {self._restarts} in {wait:g} s")
                 if self._stop.wait(wait):
                     return _as_shells_say(code)
@@ -140,15 +140,25 @@ class Supervisor:
             self._child.send_signal(number)
 
     def _reached(self) -> int:
-        """The newest step that the run has saved; -1 without one, or if it cannot be read."""
+        """The newest step that the run has saved, of a sweep the sum over its members; -1 without one.
+
+        Also -1 if it cannot be read.
+        """
         if self._run is None:
             return -1
         try:
-            folder = self._run / "checkpoints"
-            found = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
-            return max((int(path.name) for path in found if (path / "manifest.json").exists()), default=-1)
+            members = self._run / "members"
+            runs = [self._run, self._run / "together", *(members.iterdir() if members.exists() else ())]
+            steps = [newest for run in runs if (newest := _newest(run / "checkpoints")) >= 0]
+            return sum(steps) if steps else -1
         except OSError:
             return -1
+
+
+def _newest(folder: epath.Path) -> int:
+    """The number of the newest step in a folder of checkpoints; -1 without one."""
+    found = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
+    return max((int(path.name) for path in found if (path / "manifest.json").exists()), default=-1)
 
 
 def is_worth_it(code: int, progress: bool) -> bool:

@@ -32,7 +32,7 @@ os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 """
 
 
-def supervised(folder: Path, ends: list[tuple[int, int | None]], *options: str) -> tuple[int, int]:
+def supervised(folder: Path, ends: list[tuple[int, int | str | None]], *options: str) -> tuple[int, int]:
     """The exit code, and how often the command was started."""
     run = folder / "run"
     command = [sys.executable, "-c", COMMAND, f"run={run}", json.dumps(ends)]
@@ -50,7 +50,7 @@ def test_what_is_worth_it_is_started_again(tmp_path: Path, code: int, capfd):
     assert supervised(tmp_path, [(code, None), (code, 7), (0, None)]) == (0, 3)
     first, second = capfd.readouterr().err.splitlines()
     assert first.startswith("supervise: the command ") and first.endswith("; restart 1 of 10 in 0.01 s")
-    assert second.endswith("; its run is saved up to step 7; restart 1 of 10 in 0.01 s")
+    assert second.endswith("; 7 steps of its run are saved; restart 1 of 10 in 0.01 s")
 
 
 def test_only_restarts_without_progress_count_and_each_waits_twice_as_long(tmp_path: Path, capfd):
@@ -62,6 +62,15 @@ def test_only_restarts_without_progress_count_and_each_waits_twice_as_long(tmp_p
         *("1 of 3 in 0.01 s", "2 of 3 in 0.02 s", "3 of 3 in 0.04 s"),
     ]
     assert lines[-1].endswith("; 3 restarts brought no progress: giving up")
+
+
+@pytest.mark.parametrize("folders", [["together"] * 4, ["members/seed=1"] * 2 + ["members/seed=2"] * 2])
+def test_a_new_checkpoint_of_a_sweep_is_progress(tmp_path: Path, folders: list[str], capfd):
+    """Of members in turn the second begins at step 0 again, when the first has done all its steps."""
+    steps = [10, 20, 30, 40] if len(set(folders)) == 1 else [10, 20, 10, 20]
+    ends = [(75, f"../{folder}/checkpoints/{step}") for folder, step in zip(folders, steps, strict=True)]
+    assert supervised(tmp_path, [*ends, (0, None)], "--restarts", "1") == (0, 5)
+    assert capfd.readouterr().err.count("restart 1 of 1 in") == 4
 
 
 def test_a_bug_is_worth_another_start_only_after_progress(tmp_path: Path):
