@@ -40,8 +40,10 @@ def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
             if not (path / MANIFEST).exists():
                 notes.append(f"its data {path} is not here: {_LEFT_OUT[len(run.data_paths) > 1]}")
                 continue
-            data = DataEvidence(path)
-            here = find_in_data(data, run.config.get("masking"), run.config["phases"])
+            data, phases = DataEvidence(path), run.config["phases"]
+            if len(run.data_paths) > 1:  # one may have no share of a phase, and then need not have its length
+                phases = [phase for phase in phases if str(phase[0]) in data.manifest["splits"]["train"]["examples"]]
+            here = find_in_data(data, run.config.get("masking"), phases)
             if len(run.data_paths) > 1:
                 here = [replace(finding, seen=f"{path}: {finding.seen}") for finding in here]
             else:

@@ -178,6 +178,14 @@ def test_a_corpus_without_documents_is_named(folder, documents, tmp_path, capsys
     assert list(diagnosis(run_on(tmp_path, data), capsys)) == ["one document"]
 
 
+def test_a_directory_without_the_length_of_a_phase_in_which_it_has_no_share_is_no_error(folder, tmp_path, capsys):
+    short = tmp_path / "short"
+    words = ["--vocab", str(folder / "uncased"), "--max-seq-length", "32", "--objective", "none", "--workers", "1"]
+    assert prepare.main([str(folder / "uncased.txt"), "--output", str(short), *words]) == 0
+    both, phases = Path(f"{short},{folder / 'uncased'}"), [[32, 8, 10], [64, 8, 10]]
+    assert diagnosis(run_on(tmp_path, both, data_shares=[[1, 0], [0, 1]], phases=phases), capsys) == {}
+
+
 def test_of_several_directories_each_is_checked_and_named(folder, documents, tmp_path, capsys):
     one = make(tmp_path / "one", ["\n".join(documents[:9])], "--vocab", str(folder / "uncased"), "--objective", "none")
     mixture = f"{folder / 'uncased'}:0.7,{one}:0.2,{tmp_path / 'gone'}:0.1"
