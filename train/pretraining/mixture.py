@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -132,20 +132,20 @@ class MixedData(PreparedData):
         return float(np.average([part.passes for part in self.parts.values()], weights=tokens))
 
     def padding_share(self, length: int) -> float | None:
-        found = [part.padding_share(length) for part in self.parts.values()]
-        return None if None in found else self._by_share(found)
+        return self._mean_over_rows(length, lambda part: part.padding_share(length))
 
     def examples_a_row(self, length: int) -> float | None:
-        found = [part.examples_a_row(length) for part in self.parts.values()]
-        return None if None in found else self._by_share(found)
+        return self._mean_over_rows(length, lambda part: part.examples_a_row(length))
 
     def padding(self, config: PretrainConfig, length: int) -> float | None:
-        found = [part.padding(config, length) for part in self.parts.values()]
-        return None if None in found else self._by_share(found)
+        return self._mean_over_rows(length, lambda part: part.padding(config, length))
 
-    def _by_share(self, values: Sequence[float | None]) -> float:
-        """The mean over the rows of the run."""
-        return float(sum(s * value for s, value in zip(self.share_of_run, values, strict=True) if value is not None))
+    def _mean_over_rows(self, length: int, of: Callable[[PreparedData], float | None]) -> float | None:
+        """The mean over the rows of a length in the run; None if it is unknown of a part that has some of them."""
+        counts = self.rows_of_run[length]
+        found = [(of(part), rows) for part, rows in zip(self.parts.values(), counts, strict=True) if rows]
+        known = [value for value, _ in found if value is not None]
+        return float(np.average(known, weights=[rows for _, rows in found])) if len(known) == len(found) else None
 
     def batches(
         self,

@@ -99,6 +99,18 @@ def test_shares_are_weights_or_follow_the_temperature(data: str, books: str):
     assert shares(both, data_shares=by_phase) == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.75, 0.25)]
 
 
+def test_what_is_known_of_a_length_is_the_mean_over_its_own_rows(data: str, books: str):
+    """Not over those of the run: another length may come from the directories in other shares, or from one alone."""
+    parts = [PreparedData(data), PreparedData(books)]
+    for shares, of_48 in ((((1, 0), (0, 1)), (0, 1)), (((1, 1), (1, 3)), (0.25, 0.75))):
+        config = config_of(f"{data},{books}", phases=((32, 8, 90), (48, 8, 10)), data_shares=shares)
+        mixed = open_data(config)
+        for figure in ("examples_a_row", "padding_share"):
+            first, second = (getattr(part, figure)(48) for part in parts)
+            assert first != second
+            assert getattr(mixed, figure)(48) == pytest.approx(of_48[0] * first + of_48[1] * second)
+
+
 def rows_of(batch: dict[str, np.ndarray]) -> list[bytes]:
     """Each row by its content, masks included."""
     names = sorted(batch)
