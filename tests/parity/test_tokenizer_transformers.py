@@ -134,6 +134,24 @@ def test_tokens_that_the_files_name_as_special_are_one_token(fields: dict, files
     assert Tokenizer.load(tmp_path / "saved").fingerprint == ours.fingerprint
 
 
+def test_the_rules_of_added_tokens_hold_beside_added_tokens_json(tmp_path: Path):
+    """As transformers 4 writes them, with the same tokens in both files."""
+    pieces = [*SPECIAL, *"abx[]", "##a", "##b"]
+    rules = {"special": False, "normalized": False, "lstrip": True, "rstrip": True, "single_word": True}
+    n = len(pieces)
+    decoder = {str(i): {"content": token, "special": True, "normalized": False} for i, token in enumerate(SPECIAL)}
+    config = {"do_lower_case": True, "added_tokens_decoder": decoder | {str(n): {"content": "[E1]"} | rules}}
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": n}))
+    texts = ["a [E1] b", "a[E1]b", "[e1] a", "x[E1]"]
+    ours, theirs = Tokenizer.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    for text in texts:
+        mine, other = (t(text, return_offsets_mapping=True) for t in (ours, theirs))
+        assert mine["input_ids"][0].tolist() == other["input_ids"], text
+        assert mine["offset_mapping"][0].tolist() == [list(span) for span in other["offset_mapping"]], text
+
+
 def test_without_special_tokens():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
     ours = Tokenizer.from_vocabulary(pieces, cased=False)

@@ -204,8 +204,8 @@ def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str
     older = read_object(folder / "added_tokens.json", optional=True)
     path = folder / ("tokenizer_config.json" if decoder else "added_tokens.json")
     try:
-        added = {int(i): dict(entry) for i, entry in decoder.items()}
-        added |= {int(i): {"content": token} for token, i in older.items()}
+        added = {int(i): {"content": token} for token, i in older.items()}
+        added |= {int(i): dict(entry) for i, entry in decoder.items()}  # these have the token's rules too
         if not all(isinstance(entry["content"], str) for entry in added.values()):
             raise TypeError("a token is not a string")
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
