@@ -152,6 +152,25 @@ def test_the_rules_of_added_tokens_hold_beside_added_tokens_json(tmp_path: Path)
         assert mine["offset_mapping"][0].tolist() == [list(span) for span in other["offset_mapping"]], text
 
 
+@pytest.mark.parametrize("place", ["special_tokens_map.json", "tokenizer_config.json"])
+def test_added_tokens_that_the_files_name_as_special_are_so(place: str, tmp_path: Path):
+    """As in folders from before `added_tokens_decoder`, which say it nowhere else. transformers 5 has lost it for
+    special_tokens_map.json; transformers 4 treats both alike."""
+    pieces = [*SPECIAL, *"abe1[]", "##1"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": len(pieces)}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    (tmp_path / place).write_text(json.dumps({"do_lower_case": True, "additional_special_tokens": ["[E1]"]}))
+    ours = Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"additional_special_tokens": ["[E1]"]}))
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    for text in ("a [E1] b", "a [e1] b"):
+        ids = ours(text)["input_ids"][0].tolist()
+        assert ids == theirs(text)["input_ids"], text
+        assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
+    assert ours.all_special_ids == theirs.all_special_ids
+
+
 def test_without_special_tokens():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
     ours = Tokenizer.from_vocabulary(pieces, cased=False)

@@ -116,6 +116,7 @@ class Beside:
             UserError: one that would not get the id that its file gives.
         """
         known = backend.get_vocab()
+        named = {*special_tokens.values(), *(entry["content"] for entry in self.extra)}
         for i, entry in self.added.items():
             token = entry["content"]
             if known.get(token) == i:
@@ -123,7 +124,7 @@ class Beside:
             expected = known.get(token, backend.get_vocab_size())
             if i != expected:
                 raise UserError(f"{self.folder}: added token {quoted(token)} has id {i}, expected {expected}")
-            special = bool(entry.get("special", False)) or token in special_tokens.values()
+            special = bool(entry.get("special", False)) or token in named
             _put(backend, {"lstrip": token in lstrip, **entry}, special=special)
         marked = {token.content for token in backend.get_added_tokens_decoder().values()}
         for entry in (*self.named.values(), *self.extra):
