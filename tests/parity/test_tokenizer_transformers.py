@@ -152,6 +152,21 @@ def test_the_rules_of_added_tokens_hold_beside_added_tokens_json(tmp_path: Path)
         assert mine["offset_mapping"][0].tolist() == [list(span) for span in other["offset_mapping"]], text
 
 
+@pytest.mark.parametrize("special", [False, True])
+def test_a_piece_of_the_vocabulary_may_be_an_added_token(special: bool, tmp_path: Path):
+    """As after `add_tokens` of a piece, which gives it a row in `added_tokens_decoder` and nowhere else."""
+    pieces = [*SPECIAL, "[unused0]", *"abe1[]", "unused", "##0", "##a", "##b"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    rules = {"content": "[unused0]", "special": special, "normalized": False}
+    config = {"do_lower_case": True, "added_tokens_decoder": {"5": rules}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours, theirs = Tokenizer.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    ids = ours("a [unused0] b[unused0]")["input_ids"][0].tolist()
+    assert ids == theirs("a [unused0] b[unused0]")["input_ids"]
+    assert ours.tokenize("a [unused0] b[unused0]") == ["a", "[unused0]", "b", "[unused0]"]
+    assert ours.decode(ids, True) == theirs.decode(ids, skip_special_tokens=True)
+
+
 @pytest.mark.parametrize("place", ["special_tokens_map.json", "tokenizer_config.json"])
 def test_added_tokens_that_the_files_name_as_special_are_so(place: str, tmp_path: Path):
     """As in folders from before `added_tokens_decoder`, which say it nowhere else. transformers 5 has lost it for

@@ -116,17 +116,18 @@ class Beside:
             UserError: one that would not get the id that its file gives.
         """
         known = backend.get_vocab()
+        marked = {token.content for token in backend.get_added_tokens_decoder().values()}
         named = {*special_tokens.values(), *(entry["content"] for entry in self.extra)}
         for i, entry in self.added.items():
             token = entry["content"]
-            if known.get(token) == i:
-                continue
             expected = known.get(token, backend.get_vocab_size())
             if i != expected:
                 raise UserError(f"{self.folder}: added token {quoted(token)} has id {i}, expected {expected}")
+            if token in marked:
+                continue
             special = bool(entry.get("special", False)) or token in named
             _put(backend, {"lstrip": token in lstrip, **entry}, special=special)
-        marked = {token.content for token in backend.get_added_tokens_decoder().values()}
+        marked |= {entry["content"] for entry in self.added.values()}
         for entry in (*self.named.values(), *self.extra):
             if entry["content"] in known and entry["content"] not in marked:
                 _put(backend, entry, special=bool(entry.get("special", True)))
