@@ -117,7 +117,7 @@ def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path
         ("--positions 8", "--positions 8: the model already takes 16 positions"),
         ("--words {empty}", "has no words; expected one per line"),
         ("--words {absent}", "absent.txt: no such file; expected one with a word per line"),
-        ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 [unusedN] places"),
+        ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 free [unusedN] places"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(options, line, source, tmp_path, capsys):

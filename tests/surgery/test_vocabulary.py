@@ -54,6 +54,19 @@ def test_unused_places_are_filled_in_order_and_no_size_changes(tokenizer, params
     np.testing.assert_array_equal(table[3:], before[3:])
 
 
+def test_an_unused_place_that_is_a_token_in_texts_is_not_free(params, tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    (tmp_path / "tokenizer_config.json").write_text('{"additional_special_tokens": ["[unused0]"]}')
+    marked = Tokenizer.load(tmp_path)
+    _, tree, grown, ids = add_words(CONFIG, params, marked, ["covid"], into_unused=True)
+    assert ids == {"covid": 2}
+    assert grown.tokenize("[unused0] covid") == ["[unused0]", "covid"]
+    table, before = tree["bert"]["embeddings"]["word_embeddings"], params["bert"]["embeddings"]["word_embeddings"]
+    np.testing.assert_array_equal(table[1], before[1])
+    with pytest.raises(UserError, match=r"2 new words, but the vocabulary has 1 free \[unusedN\] places"):
+        add_words(CONFIG, params, marked, ["covid", "flu"], into_unused=True)
+
+
 def test_the_rules_of_the_tokenizer_come_along(params, tmp_path):
     strict = Tokenizer.from_vocabulary(
         PIECES, cased=True, max_word_length=9, literal_special_tokens=False, max_length=7
@@ -80,7 +93,11 @@ def test_an_untied_decoder_grows_too(params):
         (["covid-19"], {}, "'covid-19' is not one word for this tokenizer, which splits it into: covid - 19"),
         ([" "], {}, "which splits it into: nothing"),
         (["a" * 101], {}, "turns words of more than 100 into"),
-        (["one", "two", "three"], {"into_unused": True}, r"3 new words, but the vocabulary has 2 \[unusedN\] places"),
+        (
+            ["one", "two", "three"],
+            {"into_unused": True},
+            r"3 new words, but the vocabulary has 2 free \[unusedN\] places",
+        ),
         (["one"], {"initial": "zero"}, "initial='zero': expected one of mean, pieces"),
     ],
 )

@@ -262,10 +262,12 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
     new = list(dict.fromkeys(_piece(parts, word) for word in words))
     there = parts.backend.get_vocab(with_added_tokens=True)
     new = [piece for piece in new if piece not in there]
-    unused = [piece for piece in parts.vocabulary if _UNUSED.fullmatch(piece)] if wordpiece else []
+    taken = {token.content for token in parts.backend.get_added_tokens_decoder().values()}  # as a marker in texts
+    free = [piece for piece in parts.vocabulary if _UNUSED.fullmatch(piece) and piece not in taken]
+    unused = free if wordpiece else []
     if into_unused and len(unused) < len(new):
         raise UserError(
-            f"{len(new)} new words, but the vocabulary has {len(unused)} [unusedN] places: "
+            f"{len(new)} new words, but the vocabulary has {len(unused)} free [unusedN] places: "
             "add fewer words, or append them (without into_unused=True)"
         )
     if not new:
