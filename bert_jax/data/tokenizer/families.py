@@ -62,8 +62,8 @@ SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tok
 """The files beside it that change which ids a text gets."""
 
 
-def declared_family(folder: Path, config: Mapping[str, Any], *, has_json: bool) -> Family | None:
-    """The family that tokenizer_config.json names, None if it names no known one.
+def declared_family(file: Path, config: Mapping[str, Any], *, has_json: bool) -> Family | None:
+    """The family of the `tokenizer_class` in `config`, which `file` names; None if it is no known one.
 
     Raises:
         UserError: an unknown class, and no tokenizer.json (`has_json`) to use as it is: the files may look like BERT's
@@ -76,8 +76,7 @@ def declared_family(folder: Path, config: Mapping[str, Any], *, has_json: bool) 
     if family is None and not has_json:
         known = ", ".join(_BY_CLASS)
         raise UserError(
-            f"{folder / 'tokenizer_config.json'}: tokenizer_class is {quoted(name)}, expected one of {known}, or a "
-            "tokenizer.json beside it"
+            f"{file}: tokenizer_class is {quoted(name)}, expected one of {known}, or a tokenizer.json beside it"
         )
     return family
 
@@ -96,7 +95,7 @@ def family_of_files(path: Path, declared: Family | None, model: Mapping[str, Any
     if declared is not None:
         if declared not in possible:
             raise UserError(
-                f"{path}: tokenizer_config.json says {declared.tokenizer_class}, which needs tokenizer.json or "
+                f"{path}: its tokenizer_class is {declared.tokenizer_class}, which needs tokenizer.json or "
                 f"{' and '.join(declared.files)}; found {', '.join(held)}"
             )
         return declared
@@ -138,7 +137,7 @@ def family_of_json(
     if declared is not None:
         if declared.model != model_name:
             raise UserError(
-                f"{path}: holds a {model_name} tokenizer, but tokenizer_config.json says {declared.tokenizer_class}, "
+                f"{path}: holds a {model_name} tokenizer, but the tokenizer_class is {declared.tokenizer_class}, "
                 f"which is {declared.model}: these files do not belong together"
             )
         return declared

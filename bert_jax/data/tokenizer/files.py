@@ -78,7 +78,7 @@ def read_tokenizer(
 
 def _read(path: Path, beside: Beside) -> TokenizerParts:
     json_file = _json_file(path)
-    declared = declared_family(beside.folder, beside.settings.config, has_json=json_file is not None)
+    declared = declared_family(beside.class_file, beside.settings.config, has_json=json_file is not None)
     if json_file is not None:
         return read_tokenizer_json(json_file, declared, beside)
     family = family_of_files(path, declared, beside.model)

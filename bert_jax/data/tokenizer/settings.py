@@ -69,6 +69,7 @@ class Beside:
         named: role -> the special token that the files name, as {"content", ...}.
         extra: the other special tokens that they name, in the same form: bos_token, additional_special_tokens ...
         added: tokens outside the vocabulary, by id, ascending.
+        class_file: the file that names the `tokenizer_class` in `settings.config`, if one does.
     """
 
     folder: Path
@@ -77,6 +78,7 @@ class Beside:
     named: Mapping[str, Mapping[str, Any]]
     extra: Sequence[Mapping[str, Any]]
     added: Mapping[int, Mapping[str, Any]]
+    class_file: Path
 
     def special_tokens(self, family: Family | None, tokens: Collection[str]) -> dict[str, str]:
         """Role -> token, for the tokens that are in `tokens` or among the added ones."""
@@ -142,18 +144,25 @@ def _put(backend: tokenizers.Tokenizer, entry: Mapping[str, Any], *, special: bo
 def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | None = None) -> Beside:
     """Read the JSON files of a folder; a missing file counts as empty. `model` replaces the content of config.json.
 
+    As in transformers, config.json names the tokenizer's class if tokenizer_config.json does not.
+
     Raises:
         UserError: a file that is not JSON, or a field of the wrong type.
     """
     config = _read_config(folder)
     older = read_object(folder / "special_tokens_map.json", optional=True)
+    model = read_object(folder / "config.json", optional=True) if model is None else model
+    class_file = folder / "tokenizer_config.json"
+    if config.get("tokenizer_class") is None and isinstance(name := model.get("tokenizer_class"), str):
+        config, class_file = config | {"tokenizer_class": name}, folder / "config.json"
     return Beside(
         folder=folder,
         settings=replace(settings, config=config),
-        model=read_object(folder / "config.json", optional=True) if model is None else model,
+        model=model,
         named=_named_tokens(config, older),
         extra=_extra_tokens(config, older),
         added=_added_tokens(folder, config),
+        class_file=class_file,
     )
 
 

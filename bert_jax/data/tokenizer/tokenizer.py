@@ -142,7 +142,7 @@ class Tokenizer(TokenIds):
 
         The files decide its kind (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
         sentencepiece.bpe.model, for which the extra "spm" must be installed), then `tokenizer_class` in
-        tokenizer_config.json, then `model_type` in config.json.
+        tokenizer_config.json, else in config.json, then `model_type` in config.json.
 
         Args:
             path: folder or file. In a folder, tokenizer.json takes precedence.

@@ -339,6 +339,8 @@ def test_words_that_depend_on_their_neighbours_are_not_cached(tmp_path: Path):
         (byte_level_files(vocab__txt=WORDPIECE, tokenizer_config__json={"tokenizer_class": "BertTokenizerFast"}), ["a", "##b"]),
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "PreTrainedTokenizerFast"}}, ["a", "##b"]),
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "ElectraTokenizer"}}, ["a", "##b"]),
+        ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "BertTokenizer"}, "config__json": {"tokenizer_class": "XLMTokenizer"}}, ["a", "##b"]),
+        (byte_level_files(vocab__txt=WORDPIECE, config__json={"model_type": "bert", "tokenizer_class": "RobertaTokenizer"}), ["a", "b"]),
     ],
 )  # fmt: skip
 def test_the_files_tell_the_kind(files: dict, tokens: list[str], tmp_path: Path):
@@ -360,6 +362,7 @@ def test_one_file_may_be_named(tmp_path: Path):
         ({"sentencepiece__bpe__model": fairseq_spiece()}, "XLM-R's or CamemBERT's.*model_type"),
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "RobertaTokenizer"}}, "RobertaTokenizer, which needs tokenizer.json or vocab.json and merges.txt; found vocab.txt"),
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "tokenizer_class is 'BertJapaneseTokenizer', expected one of BertTokenizer"),
+        ({"vocab__txt": WORDPIECE, "config__json": {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}}, "t/config.json: tokenizer_class is 'BertJapaneseTokenizer', expected one of BertTokenizer"),
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": 3}}, "tokenizer_class is 3, expected str or null"),
         ({"spiece__model": albert_spiece(), "config__json": {"vocab_size": 9}}, "has 26 tokens.*vocab_size=9"),
     ],
