@@ -61,6 +61,15 @@ def test_a_layer_that_is_named_twice_loses_the_heads_of_both(source, tmp_path, c
     assert bert_jax.load(tmp_path / "out").config.pruned_heads == ((0, (1, 3)),)
 
 
+def test_a_list_may_be_given_in_several_options(source, tmp_path):
+    assert main(["edit", str(source), str(tmp_path / "out"), "--keep-layers", "0", "--keep-layers", "2"]) == 0
+    assert bert_jax.load(tmp_path / "out").config.num_hidden_layers == 2
+    bare = convert(source, tmp_path / "bare", head="encoder-no-pooler").directory
+    options = ["--head", "pretraining", "--allow-missing", "mlm_head,nsp_head", "--allow-missing", "bert/pooler"]
+    assert main(["convert", str(bare), str(tmp_path / "whole"), *options]) == 0
+    assert bert_jax.load(tmp_path / "whole").report.head == "pretraining"
+
+
 def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
     argv = ["edit", str(source), str(tmp_path / "student"), "--student", "distilbert", "--keep-layers", "0,2"]
     assert main(argv) == 0

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     parser.add_argument("--num-labels", type=int, metavar="C", help="classes of a classifier that the source lacks")
     missing = "initialise these parts randomly if the source lacks them"
-    parser.add_argument("--allow-missing", type=names, default=(), metavar="NAME,...", help=missing)
+    parser.add_argument("--allow-missing", type=names, action="extend", default=[], metavar="NAME,...", help=missing)
     parser.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
     parser.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
     shards = "split weights that are larger into several files (default 5GB)"

@@ -26,7 +26,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_and_target(parser)
     add_step(parser)
-    parser.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop all other layers")
+    parser.add_argument("--keep-layers", type=numbers, action="extend", metavar="0,2,...", help="drop all other layers")
     student = "make it a DistilBERT of six layers, or of those of --keep-layers"
     parser.add_argument("--student", choices=("distilbert",), help=student)
     prune = "heads to remove; give it again for each further layer"

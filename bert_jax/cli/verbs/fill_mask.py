@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_texts(parser)
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens per [MASK] (default 5)")
-    parser.add_argument("--targets", type=names, metavar="WORD,...", help="score only these tokens of the vocabulary")
+    targets = "score only these tokens of the vocabulary"
+    parser.add_argument("--targets", type=names, action="extend", metavar="WORD,...", help=targets)
     truncate = "truncate texts that are too long; default: report them as errors"
     parser.add_argument("--truncate", action="store_true", help=truncate)
     add_running(parser)
