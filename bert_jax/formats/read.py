@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from bert_jax.config import CONFIG_FILES, BertConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.names.parameters import (
     Parameter,
     family_of,
@@ -68,7 +68,12 @@ class Report:
         """One line for each problem that makes the load unusable, except those that `allow_missing` covers."""
         missing = [path for path in self.missing if not is_allowed(path, allow_missing)]
         lines = [line for line in self.mismatched if not is_allowed(line.split(":", 1)[0], allow_missing)]
-        if missing:
+        if missing and self.unexpected and not self.loaded:
+            lines.append(
+                f"none of its parameters is there; found {len(self.unexpected)} others, {quoted(self.unexpected[0])} "
+                "first; expected transformers' names, without a prefix such as 'model.'"
+            )
+        elif missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             parts = ", ".join(sorted({repr(_part(path)) for path in missing}))
             lines.append(f"missing: {shown} (to initialise them randomly, say allow_missing=({parts},))")

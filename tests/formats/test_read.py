@@ -230,6 +230,15 @@ def test_what_is_missing_is_an_error_unless_allowed(tmp_path, tensors):
         report.check(allow_missing=("nsp",))
 
 
+def test_names_with_a_prefix_of_another_program_are_told_of(tmp_path, tensors):
+    prefixed = {f"model.{key}": array for key, array in tensors.items()}
+    report = read_model(folder(tmp_path / "m", prefixed, architectures=["BertForPreTraining"])).report
+    with pytest.raises(
+        UserError, match=r"none .* is there; found \d+ others, 'model\.bert.* expected transformers' names"
+    ):
+        report.check()
+
+
 def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
     wrong = tensors | {WORDS: tensors[WORDS][:-1], "bert.pooler.dense.bias": np.zeros(4, np.int32)}
     report = read_model(folder(tmp_path / "m", wrong)).report
