@@ -56,7 +56,7 @@ def quantize_calibrated(path: Path, graph: Graph, inputs: Sequence[Mapping[str, 
     nncf = import_nncf()
     with in_memory(graph) as model:
         whole = onnx.load(model) if isinstance(model, str) else onnx.load_from_string(model)
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # set_log_level also sets its handlers, which others may share
     try:
         with untracked(), redirect_stdout(io.StringIO()):  # it draws bars
             small = nncf.quantize(
