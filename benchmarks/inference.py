@@ -51,7 +51,7 @@ CONTENDERS = {
     "ours-one-device": Contender(_OURS, "float32-one", "own"),
     "ours-buckets": Contender(_OURS, "float32-buckets", "own"),
     "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
-    "ours-auto": Contender(_OURS, "float32-auto", "own"),
+    "ours-auto": Contender(_OURS, "own-auto", "own"),
     "ours-openvino": Contender(_OURS, "bfloat16-openvino", "own"),
     "ours-openvino-float32": Contender(_OURS, "float32-openvino", "own"),
     "ours-openvino-int8": Contender(_OURS, "int8-openvino", "own"),

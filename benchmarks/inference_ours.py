@@ -1,6 +1,6 @@
 """bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
 
-python -m benchmarks.inference_ours FOLDER {float32,bfloat16,int8}[-buckets|-one|-auto|-openvino|-onnxruntime]
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16,int8,own}[-buckets|-one|-auto|-openvino|-onnxruntime]
 """
 
 import json
@@ -25,7 +25,7 @@ def main() -> None:
 
     texts = json.loads((folder / "texts.json").read_text())
     packing = False if how == "buckets" else None
-    embed = TextEmbedding(folder / "model", dtype=dtype, packing=packing, runtime=runtime)
+    embed = TextEmbedding(folder / "model", dtype=None if dtype == "own" else dtype, packing=packing, runtime=runtime)
     vectors = embed(texts)
     ready = time.perf_counter() - START
     write_vectors(folder, vectors)

@@ -20,18 +20,19 @@ class Plan(NamedTuple):
     length: int  # L after padding
 
 
-def length_buckets(longest: int, shortest: int = SHORTEST, *, fine: bool = False) -> tuple[int, ...]:
-    """The lengths of rows: powers of two from `shortest`, and `longest`. At most half of a longer row is padding.
+def length_buckets(longest: int, shortest: int = SHORTEST, *, steps: int = 1) -> tuple[int, ...]:
+    """The lengths of rows: powers of two from `shortest`, and `longest`.
 
     Args:
         longest: the number of tokens of the longest possible row.
-        shortest: the shortest length; padding below it costs less than another compilation.
-        fine: also one and a half times each power of two; at most a third of a longer row is then padding.
+        shortest: the shortest length, a power of two; padding below it costs less than another compilation.
+        steps: from one power of two to the next; with 1 at most half of a longer row is padding, with 2 (16, 24, 32,
+            48 ...) a third, with 8 a ninth.
     """
     lengths = []
     length = min(shortest, longest)
     while length < longest:
-        lengths += [length, length * 3 // 2] if fine else [length]
+        lengths += [length + length * step // steps for step in range(steps)]
         length *= 2
     return (*(one for one in lengths if one < longest), longest)
 

@@ -3,8 +3,9 @@
 Three rules limit what it compiles, and make a text's outputs independent of the other texts in its batch:
 
 - The set of shapes is fixed in advance: the length of a batch is one of `Engine.lengths`, and its rows are one, an
-  eighth of a full batch, or a full batch. A runtime that takes any shape gets more lengths, and batches without rows of
-  padding: as many as make full batches, at least one for each batch that it computes at the same time.
+  eighth of a full batch, or a full batch. A runtime that takes any shape gets more lengths, most for the only row of a
+  request, and batches without rows of padding: as many as make full batches, at least one for each batch that it
+  computes at the same time.
 - A row's content never changes the outputs of another row: bit for bit in the same shape, up to rounding in another.
 - The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
@@ -69,6 +70,7 @@ class Engine:
     Attributes:
         lengths: the compiled lengths, ascending.
         packed_lengths: those of rows that several sequences share.
+        alone_lengths: those of the only row of a request.
         programs: the compiled programs; `compilations` is their number.
 
     Raises:
@@ -87,7 +89,8 @@ class Engine:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
         self.programs = programs
-        self.lengths = length_buckets(longest, fine=programs.any_shape)
+        self.lengths = length_buckets(longest, steps=2 if programs.any_shape else 1)
+        self.alone_lengths = length_buckets(longest, 8, steps=8) if programs.any_shape else self.lengths
         shortest = min(SHORT_PACKED_LENGTH if programs.any_shape else PACKED_LENGTH, longest)
         self.packed_lengths = tuple(length for length in self.lengths if length >= shortest)
         self._batch_size, self._packing, self._per_token = batch_size, packing, per_token
@@ -102,7 +105,7 @@ class Engine:
 
         Where the runtime takes any shape: of one row and of a full batch for each length.
         """
-        found = {(1, length, False) for length in self.lengths}
+        found = {(1, length, False) for length in self.alone_lengths}
         for length in self.packed_lengths if self._packing else self.lengths:
             full = self.rows_of(length)
             sizes = (full,) if self.programs.any_shape else batch_sizes(full, self.programs.devices)
@@ -186,7 +189,7 @@ class Engine:
         """Yields the batches of a chunk, each with its examples."""
         if len(examples) == 1 and examples.choices is None:
             own = int(examples.row_lengths[0])
-            length = own if own <= self.programs.unpadded else self.lengths[bisect_left(self.lengths, own)]
+            length = own if own <= self.programs.unpadded else self._alone_length(own)
             yield [_Member(0, 0, slice(0, own) if self._per_token else slice(None))], examples.only_row(length)
             return
         lengths = examples.lengths
@@ -200,6 +203,9 @@ class Engine:
             own = [slice(0, int(lengths[number])) if self._per_token else slice(None) for number in plan.rows]
             members = [_Member(number, row, own[row]) for row, number in enumerate(plan.rows)]
             yield members, batch
+
+    def _alone_length(self, tokens: int) -> int:
+        return self.alone_lengths[bisect_left(self.alone_lengths, tokens)]
 
     def _packed_batches(
         self, examples: Encoded, lengths: np.ndarray

@@ -21,10 +21,11 @@ def test_lengths_double_up_to_the_longest():
     assert length_buckets(40) == (16, 32, 40)
     assert length_buckets(16) == (16,)
     assert length_buckets(7) == (7,)
-    assert length_buckets(512, fine=True) == (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-    assert length_buckets(40, fine=True) == (16, 24, 32, 40)
-    assert length_buckets(48, fine=True) == (16, 24, 32, 48)
-    assert length_buckets(7, fine=True) == (7,)
+    assert length_buckets(512, steps=2) == (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+    assert length_buckets(40, steps=2) == (16, 24, 32, 40)
+    assert length_buckets(48, steps=2) == (16, 24, 32, 48)
+    assert length_buckets(7, steps=2) == (7,)
+    assert length_buckets(40, 8, steps=8) == (*range(8, 16), *range(16, 32, 2), 32, 36, 40)
     assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
     assert power_of_two(3, 8) == 8
 

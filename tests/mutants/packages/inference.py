@@ -66,8 +66,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/inference/engine/engine.py",
-        "length = own if own <= self.programs.unpadded else self.lengths[bisect_left(self.lengths, own)]",
-        "length = self.lengths[bisect_left(self.lengths, own)]",
+        "length = own if own <= self.programs.unpadded else self._alone_length(own)",
+        "length = self._alone_length(own)",
         "a row by itself is padded where no length costs anything",
         (
             "tests/inference/engine/test_engine.py::test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time",
