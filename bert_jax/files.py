@@ -296,6 +296,11 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """The path with a home directory in place of a leading ~ or ~USER; a name such as ~$notes.txt stays as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def near_path(path: str | os.PathLike[str]) -> str:
     """The end of a message that a local path does not exist: " (did you mean PATH?)" if one is near, else "".
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import file_digest, near_path
+from bert_jax.files import expand_home, file_digest, near_path
 from bert_jax.formats.hub_files import (
     DEFAULT_REVISION,
     LEAST_TOKENIZER,
@@ -74,7 +74,7 @@ def fetch(
         UserError: `repo_id` is not a hub id, the revision does not exist, access is denied, files are missing on the
             hub or damaged, or the disk is full.
     """
-    local = Path(repo_id).expanduser()
+    local = expand_home(repo_id)
     if local.is_dir():
         if revision is not None:
             raise UserError(f"revision={revision!r}: {repo_id} is a local folder; only published models have revisions")

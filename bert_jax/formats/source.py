@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import check_sum, no_folder, read_object
+from bert_jax.files import check_sum, expand_home, no_folder, read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
 from bert_jax.formats.sentence_transformers import model_folder
@@ -118,7 +118,7 @@ def open_source(
         raise UserError(f"a model is named by a run directory, a folder or a hub id; found {found}")
     if "://" in os.fspath(source):
         raise UserError(f"{source}: bert_jax cannot load from a bucket; copy the run or its export here first")
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if not path.is_dir() and (path.exists() or not is_hub_id(source)):
         raise FileNotFoundError(f"{source}: {no_folder(path)}; expected a run directory, a folder or a hub id")
     if path.is_dir() and revision is None:

@@ -82,6 +82,12 @@ def test_of_a_fine_tuning_run_the_export_is_taken_unless_a_checkpoint_is_asked_f
     assert open_source(tmp_path).best().folder == tmp_path
 
 
+def test_a_tilde_of_nobody_is_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="~nobody-of-this-name: no such folder"):
+        open_source("~nobody-of-this-name")
+
+
 def test_what_says_too_little_is_one_line(places, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent: no such folder; expected a run directory, a folder or a"):
         open_source(tmp_path / "absent")

@@ -13,7 +13,7 @@ from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_fa
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, near_path
+from bert_jax.files import expand_home, file_digest, near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
 from bert_jax.runtime.cpu import cores
@@ -25,7 +25,7 @@ def find_vocabulary(vocab: str) -> Path:
 
     For a run directory or prepared data it is the folder's `tokenizer/`. Raises UserError if there is none.
     """
-    path = Path(vocab).expanduser()
+    path = expand_home(vocab)
     if path.is_file():
         return path
     if path.is_dir():
@@ -54,7 +54,7 @@ _IN_ORDER = (*_FIRST, *(name for name in TOKENIZER if name not in _FIRST))
 
 def inputs_in(text: str) -> tuple[str, ...]:
     """The inputs of `text=`: files, folders and globs with commas between them; a file may have commas in its name."""
-    if Path(text).expanduser().exists() or glob.glob(text, recursive=True):
+    if expand_home(text).exists() or glob.glob(text, recursive=True):
         return (text,)
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bert_jax.data.text.lines import read_head
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import expand_home, near_path
 
 FORMATS = ("lines", "text", "markdown", "jsonl", "wikipedia", "parquet")
 PLAIN = ("text", "lines", "markdown")  # their files are divided into documents
@@ -81,7 +81,7 @@ def _missing(name: str | Path) -> str:
 
 
 def _expand(name: str) -> list[Path]:
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if path.exists():
         paths = [path]
     else:

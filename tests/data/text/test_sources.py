@@ -86,6 +86,15 @@ def test_a_folder_a_glob_and_a_double_star_name_files_in_order(tmp_path):
     assert names("b/*.txt", "a.txt", "b") == ["b/1.txt", "b/2.txt", "a.txt", "b/c/3.txt", "b/c/4.log"]
 
 
+def test_a_tilde_is_a_home_directory_or_the_beginning_of_a_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("~$notes.txt").write_text("Text.\n", encoding="utf-8")  # as of a document that is open in an editor
+    Path("a.txt").write_text("Text.\n", encoding="utf-8")
+    found = [source.path for source in find_sources(["~$notes.txt", "~/a.txt"])]
+    assert found == [Path("~$notes.txt"), tmp_path / "a.txt"]
+
+
 def test_links_below_a_folder_are_followed_once_and_a_broken_one_is_a_file_to_read(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "other").mkdir()
