@@ -14,7 +14,6 @@ docs/prepare.md explains the options.
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import Parser
@@ -24,6 +23,7 @@ from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
+from bert_jax.files import expand_home
 from train.preparation.directory import check, prepare
 from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions
 from train.preparation.show import print_report, show
@@ -37,9 +37,9 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(prog=in_own_words("python -m train.prepare"), description=in_own_words(__doc__ or ""))
     add = p.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
-    add("--output", metavar="DIR", type=Path, help="the folder to write; the same command resumes it")
-    add("--check", metavar="DIR", type=Path, help="verify a prepared directory and print its report")
-    add("--show", metavar="DIR", type=Path, help="print examples of a prepared directory")
+    add("--output", metavar="DIR", type=expand_home, help="the folder to write; the same command resumes it")
+    add("--check", metavar="DIR", type=expand_home, help="verify a prepared directory and print its report")
+    add("--show", metavar="DIR", type=expand_home, help="print examples of a prepared directory")
     add("--limit", metavar="N", type=int, help="--show: print at most N examples")
     add("--split", default="train", choices=("train", "held-out"), help="--show: the split to print (default: train)")
     add("--json", action="store_true", help="results as JSON on stdout")

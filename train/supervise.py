@@ -98,7 +98,7 @@ class Supervisor:
         runs = [word.removeprefix("run=") for word in command if word.startswith("run=")]
         if not runs and any(re.fullmatch(r"(train\.)?(pretrain|finetune)", word) for word in command):
             raise UserError("the command has no run=; the default name has the date, so a restart could begin another")
-        self._run = epath.Path(runs[-1]) if runs else None
+        self._run = epath.Path(os.path.expanduser(runs[-1])) if runs else None  # as the command takes it
         self._child: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
 

@@ -7,6 +7,7 @@ A source gives the run its architecture and parameters; the run records its orig
 import contextlib
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -76,6 +77,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
     fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
+        value = os.path.expanduser(value)  # as bash does in such a word; zsh, dash and quotes leave it
         if word in _OPTIONS:
             options.add(word)
         elif key in HOST_OPTIONS and value:

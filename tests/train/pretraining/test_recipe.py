@@ -10,6 +10,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
+from train import prepare
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.mixture import open_data
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -196,6 +197,13 @@ def test_the_command_line_is_a_config_and_words():
     assert (launch.run, launch.allow_change, launch.dry_run) == ("runs/x", ("seed", "mesh"), True)
     assert (launch.as_json, parse(["configs/demo.py", "--json"], "", PretrainConfig).as_json) == (False, True)
     assert (launch.config.seed, launch.given) == (3, {"seed"})
+
+
+def test_a_tilde_at_the_beginning_of_a_value_is_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/somebody")
+    launch = parse(["configs/demo.py", "run=~/runs/x", "data=~/data"], "", PretrainConfig)
+    assert (launch.run, launch.config.data) == ("/somebody/runs/x", "/somebody/data")
+    assert prepare.parser().parse_args(["--output=~/data"]).output == Path("/somebody/data")
 
 
 @pytest.mark.parametrize(
