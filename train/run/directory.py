@@ -266,7 +266,7 @@ class RunDirectory:
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
         """Writes config.json.
 
-        Raises UserError if it differs from the saved one in a field not in `allow_change`, or in the shapes of a model
+        Raises UserError if it differs from the saved one in a field not in `allow_change`, or in the shapes of a run
         that has a checkpoint.
         """
         new = _as_saved(config)
@@ -281,8 +281,8 @@ class RunDirectory:
             saved = self.checkpoints.exists() and any(self.checkpoints.iterdir())
             if saved and (shapes := [name for name in changed if name in _OF_SHAPES]):
                 raise UserError(
-                    f"{self.config}: the checkpoints of this run hold another model ({_changes(old, new, shapes)}); "
-                    "choose another run="
+                    f"{self.config}: the checkpoints of this run hold another model, or other runs "
+                    f"({_changes(old, new, shapes)}); choose another run="
                 )
             allowed = {*allow_change, *(("optimizer.total_steps",) if "phases" in allow_change else ())}  # their sum
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allowed)]
@@ -331,7 +331,7 @@ _FREE = (
 
 
 # Fields that decide which parameters there are, and their shapes: no checkpoint fits once they have changed.
-_OF_SHAPES = {
+_OF_SHAPES = {"seeds", "learning_rates"} | {
     f"model.{name}"
     for name in (
         "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_hidden_groups",

@@ -14,6 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.files import json_text, write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.recipe import PretrainConfig
 from train.run import directory as directory_module
 from train.run.config import override, to_json
@@ -114,10 +115,20 @@ def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path
     run.settle_config(first, ("model", "seed"))  # nothing is saved yet
     (run.checkpoints / "3").mkdir(parents=True)
     with pytest.raises(
-        UserError, match=r"hold another model \(model\.hidden_size: 768 became 24\); choose another run="
+        UserError, match=r"hold another model, or other runs \(model\.hidden_size: 768 became 24\); choose another run="
     ):
         run.settle_config(wider, ("model", "seed"))
     assert (run.saved_config() or {})["model"]["hidden_size"] == 768
+
+
+def test_a_number_of_runs_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):
+    run, config = RunDirectory(str(tmp_path)), FinetuneConfig(seeds=2)
+    run.settle_config(config, ())
+    (run.checkpoints / "3").mkdir(parents=True)
+    for change in ({"seeds": "3"}, {"learning_rates": "(1e-5,2e-5)"}):
+        with pytest.raises(UserError, match=r"\((seeds|learning_rates): .* became .*\); choose another run="):
+            run.settle_config(override(config, change), ("seeds", "learning_rates"))
+    assert (run.saved_config() or {})["seeds"] == 2
 
 
 def test_a_run_may_go_on_where_attention_is_computed_otherwise(tmp_path: Path):
