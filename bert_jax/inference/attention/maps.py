@@ -1,7 +1,7 @@
 """attend: computes the attention weights of all heads for a text, as arrays, a PNG or an interactive HTML page."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from bert_jax.inference.engine.engine import why_not_finite
 from bert_jax.inference.tasks.task_source import (
     HEAD_OF,
     check_text,
+    items_of,
     literal_tokenizer,
     longest_row,
     model_for,
@@ -272,5 +273,5 @@ def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -
 
 
 def _texts_of(given: Any, name: str) -> list[str]:
-    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    texts = [given] if isinstance(given, str) else items_of(given)
     return [check_text(text, f"{name} {number}") for number, text in enumerate(texts, 1)]

@@ -72,7 +72,8 @@ def test_weights_that_are_not_finite_are_named_and_never_shown(folder: Path):
 @pytest.mark.parametrize(
     ("text", "pair", "message"),
     [
-        (7, None, "text 1: expected a string, found 7"),
+        (7, None, "expected a text or a list of texts, found int"),
+        ({"text": "hello"}, None, "expected a text or a list of texts, found dict"),
         (["hello", 7], None, "text 2: expected a string, found 7"),
         (["hello", "a\ud800"], None, "text 2 is not valid Unicode: lone surrogate"),
         (["hello", "o"], ["held", None], "text_pair 2: expected a string, found None"),
