@@ -244,8 +244,7 @@ class TaskModel:
             raise UserError(f"expected a list or another iterable of items, found one: {items!r:.40}")
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
-        if chunk < 1:
-            raise UserError(f"chunk={chunk}: expected at least 1")
+        check_count("chunk", chunk)
         kept: deque[_Answerable] = deque()
 
         def rows() -> Iterator[Encoded]:

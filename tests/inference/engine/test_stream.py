@@ -97,6 +97,12 @@ def test_what_was_read_before_the_input_failed_is_answered(predict, on_error):
         next(stream)
 
 
+@pytest.mark.parametrize("chunk", [0, 1.5, "3"])
+def test_a_chunk_that_is_no_count_is_refused(predict, chunk):
+    with pytest.raises(UserError, match=r"^chunk=.*: expected a whole number, at least 1$"):
+        next(predict.stream(["ab"], chunk=chunk))
+
+
 def test_an_input_without_end_is_read_a_little_ahead(predict):
     read = 0
 
