@@ -148,7 +148,7 @@ def label_weights(labels: Array, row_weights: Array | None = None, class_weights
         float32, with the shape of `labels`.
     """
     labels = jnp.asarray(labels)
-    weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)
+    weights = jnp.where(labels != IGNORED_LABEL, broadcast_rows(row_weights, labels), 0.0)
     if class_weights is None:
         return weights
     return weights * class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
@@ -200,7 +200,7 @@ def _mean_over_classes(logits: Array, class_weights: Array | None, is_choice: Ar
         losses = losses * class_weights
     if is_choice is None:
         return losses.mean(axis=-1)
-    return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1)
+    return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1, dtype=jnp.float32)
 
 
 def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) -> Sums:
@@ -214,7 +214,7 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
     right = (logits > 0) == (labels > 0.5)
     return {
         "loss_sum": (weights * (jax.nn.softplus(logits) - labels * logits)).sum(),
-        "correct": (weights * right).sum(),
+        "correct": jnp.where(right, weights, 0.0).sum(),
         "count": weights.sum(),
     }
 

@@ -8,7 +8,9 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.heads import PreTrainingOutput
 from bert_jax.model.losses import (
+    binary_sums,
     cross_entropy,
+    label_sums,
     mean_pretraining_loss,
     pretraining_denominators,
     pretraining_loss,
@@ -130,3 +132,11 @@ def test_shapes_that_do_not_fit_are_named():
         cross_entropy(LOGITS, LABELS[:, :2])
     with pytest.raises(UserError, match=r"\(4, 2\).*\(4, 3\)"):
         cross_entropy(LOGITS, LABELS, WEIGHTS[:, :2])
+
+
+def test_the_losses_of_fine_tuning_convert_no_type_silently():
+    labels, is_choice = jnp.array([0, 1, -100]), jnp.array([[True, True], [True, True], [True, False]])
+    with jax.numpy_dtype_promotion("strict"):
+        found = label_sums(jnp.ones((3, 2)), labels, jnp.ones(3), label_smoothing=0.1, is_choice=is_choice)
+        binary = binary_sums(jnp.ones((3, 2)), jnp.ones((3, 2)))
+    assert float(found["count"]) == 2 and float(binary["correct"]) == 6

@@ -290,8 +290,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOSSES,
-        "weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)",
-        "weights = jnp.ones(labels.shape) * (labels != IGNORED_LABEL)",
+        "weights = jnp.where(labels != IGNORED_LABEL, broadcast_rows(row_weights, labels), 0.0)",
+        "weights = jnp.where(labels != IGNORED_LABEL, jnp.ones(labels.shape), 0.0)",
         "rows that only fill a batch are learnt from",
         (f"{OF_OBJECTIVES}::test_what_is_there_for_the_shape_alone_counts_nowhere",),
     ),
