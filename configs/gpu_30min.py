@@ -14,7 +14,7 @@ Expected:  not run so long. With stop_after=410s on an H200: BLiMP 71.1 % (67,00
 30 % of the rows are of plain sentences, and no token that is to be predicted stays in sight (docs/recipes.md). A fifth
 of the examples are a sentence and itself, each masked alone. In the run above both were whole, and the model learned to
 copy what stands at the same place, and not to compare two sentences; now one lacks some of its end and one some of its
-beginning. In 28 minutes it reads all of its text some 30 times; whether dropout helps then is not known.
+beginning. In 28 minutes it reads all of its text some 30 times; whether dropout helps such a model then is not known.
 """
 
 from bert_jax.config import BertConfig

@@ -279,10 +279,10 @@ class RunDirectory:
             free = {*_FREE, "checksum"}
             changed = [name for name in differing_fields(old, new) if free.isdisjoint({name, name.partition(".")[0]})]
             saved = self.checkpoints.exists() and any(self.checkpoints.iterdir())
-            if saved and (shapes := [name for name in changed if name in _OF_SHAPES]):
+            if saved and (shapes := [name for name in changed if _is_of_state(name, old, new)]):
                 raise UserError(
-                    f"{self.config}: the checkpoints of this run hold another model, or other runs "
-                    f"({_changes(old, new, shapes)}); choose another run="
+                    f"{self.config}: the checkpoints of this run hold another state ({_changes(old, new, shapes)}); "
+                    "choose another run="
                 )
             allowed = {*allow_change, *(("optimizer.total_steps",) if "phases" in allow_change else ())}  # their sum
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allowed)]
@@ -339,6 +339,16 @@ _OF_SHAPES = {"seeds", "learning_rates"} | {
         "add_cross_attention", "tie_word_embeddings", "pruned_heads", "head_size",
     )
 }  # fmt: skip
+
+
+def _is_of_state(name: str, old: dict, new: dict) -> bool:
+    """Whether no checkpoint of a run fits once this field has changed."""
+    before, after = _at(old, name), _at(new, name)
+    if name == "optimizer.name":
+        return {before, after} != {"adamw", "lamb"}  # these two keep the same moments
+    if name in ("optimizer.average_half_life", "optimizer.average_tail"):
+        return (before is None) != (after is None)
+    return name in _OF_SHAPES
 
 
 def _changes(old: dict, new: dict, names: list[str]) -> str:

@@ -115,7 +115,7 @@ def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path
     run.settle_config(first, ("model", "seed"))  # nothing is saved yet
     (run.checkpoints / "3").mkdir(parents=True)
     with pytest.raises(
-        UserError, match=r"hold another model, or other runs \(model\.hidden_size: 768 became 24\); choose another run="
+        UserError, match=r"hold another state \(model\.hidden_size: 768 became 24\); choose another run="
     ):
         run.settle_config(wider, ("model", "seed"))
     assert (run.saved_config() or {})["model"]["hidden_size"] == 768
@@ -129,6 +129,20 @@ def test_a_number_of_runs_that_no_checkpoint_fits_is_refused_whatever_is_allowed
         with pytest.raises(UserError, match=r"\((seeds|learning_rates): .* became .*\); choose another run="):
             run.settle_config(override(config, change), ("seeds", "learning_rates"))
     assert (run.saved_config() or {})["seeds"] == 2
+
+
+def test_an_optimizer_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):
+    run, config = RunDirectory(str(tmp_path)), PretrainConfig()
+    run.settle_config(config, ())
+    (run.checkpoints / "3").mkdir(parents=True)
+    for change in ({"name": "muon"}, {"average_tail": "0.2"}, {"average_half_life": "1000"}):
+        ((field, value),) = change.items()
+        with pytest.raises(
+            UserError, match=rf"hold another state \(optimizer\.{field}: .* became .*\); choose another"
+        ):
+            run.settle_config(override(config, {f"optimizer.{field}": value}), ("optimizer",))
+    assert (run.saved_config() or {})["optimizer"] == to_json(config)["optimizer"]
+    run.settle_config(override(config, {"optimizer.name": "lamb"}), ("optimizer",))
 
 
 def test_a_run_may_go_on_where_attention_is_computed_otherwise(tmp_path: Path):
