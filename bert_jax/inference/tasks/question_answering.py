@@ -265,7 +265,7 @@ def best_answers(
 
     Args:
         passages: the windows.
-        start_logits, end_logits: float [W, L].
+        start_logits, end_logits: float [W, L], L at least the tokens of the longest window.
         contexts: the passages, one per question.
         n_best: the number of answers to keep.
         max_answer_length: in tokens.
@@ -273,7 +273,7 @@ def best_answers(
     """
     found: list[list[tuple[float, int, int]]] = [[] for _ in contexts]
     null = np.full(len(contexts), np.inf)
-    real_WL = passages.rows["attention_mask"] > 0
+    real_WL = passages.rows["attention_mask"][:, : start_logits.shape[1]] > 0
     start_logits, end_logits = (np.where(real_WL, logits, -np.inf) for logits in (start_logits, end_logits))
     for row, number in enumerate(passages.question):
         start_L, end_L = start_logits[row], end_logits[row]

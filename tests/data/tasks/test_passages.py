@@ -119,6 +119,14 @@ def test_logits_of_padding_have_no_influence(passages):
     assert best_answers(passages, *np.where(real, logits, 9.0), CONTEXTS, n_best=2, null_answers=True) == expected
 
 
+def test_batches_may_be_padded_to_less_than_the_windows(tokenizer):
+    passages = encode_passages(tokenizer, QUESTIONS, CONTEXTS, max_length=40, max_question_length=4)
+    logits = np.random.default_rng(1).normal(size=(2, *passages.in_passage.shape))
+    longest = (passages.rows["attention_mask"] > 0).sum(axis=1).max()
+    assert longest < 40
+    assert best_answers(passages, *logits[..., :longest], CONTEXTS) == best_answers(passages, *logits, CONTEXTS)
+
+
 def test_no_legal_slice_is_no_answer(passages):
     start = np.where(passages.in_passage, -1.0, 1.0)
     (first, *_) = best_answers(passages, start, start, CONTEXTS, n_best=2)
