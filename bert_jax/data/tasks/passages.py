@@ -143,7 +143,8 @@ def encode_passages(
         if room < 1:
             raise UserError(
                 f"{source}: {len(question_ids)} tokens of question {number + 1}, {quoted(question)}, leave no room for "
-                f"its passage in a row of max_length={max_length}; lower max_question_length or raise max_length"
+                f"its passage in a row of {max_length}; allow longer rows (max_length, of a pipeline max_seq_len) or "
+                "shorter questions (max_question_length, of a pipeline max_question_len)"
             )
         if overlap is not None and overlap >= room:
             raise UserError(

@@ -134,7 +134,7 @@ def test_no_legal_slice_is_no_answer(passages):
 
 
 def test_a_question_that_leaves_no_room_is_one_line(tokenizer):
-    says = "dev.json: 20 tokens of question 2, 'what .*', leave no room .* max_length=16; lower max_question_length"
+    says = "dev.json: 20 tokens of question 2, 'what .*', leave no room .* in a row of 16; allow longer rows"
     with pytest.raises(UserError, match=says):
         encode_passages(tokenizer, ["a", "what " * 20], ["a b"] * 2, max_length=16, stride=4, source="dev.json")
     with pytest.raises(UserError, match="no questions"):
