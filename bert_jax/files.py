@@ -72,9 +72,17 @@ def open_file(path: "Path | epath.Path") -> BinaryIO:
 
 
 def read_file(path: "Path | epath.Path", most: int = -1) -> bytes:
-    """The content of a file, or its first `most` bytes; raises as `open_file`."""
+    """The content of a file, or its first `most` bytes; raises as `open_file` and `refuse_pointer`."""
     with open_file(path) as file:
-        return file.read(most)
+        content = file.read(most)
+    refuse_pointer(path, content)
+    return content
+
+
+def refuse_pointer(path: "Path | epath.Path", head: bytes) -> None:
+    """Raise UserError if a file that begins with `head` is the pointer that Git LFS leaves in place of a file."""
+    if head.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:

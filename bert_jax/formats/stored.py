@@ -12,9 +12,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import refuse_pointer
 
 _CHUNK = 1 << 20
-_GIT_LFS = b"version https://git-lfs"
 
 
 class FileBytes:
@@ -42,9 +42,11 @@ class FileBytes:
             raise UserError(f"{self.path}: cannot be opened: {error.strerror}") from None
         self._lock = threading.Lock()
         self.size = os.fstat(self._file.fileno()).st_size
-        if self.size < 1024 and self.read(0, min(self.size, len(_GIT_LFS))) == _GIT_LFS:
+        try:
+            refuse_pointer(self.path, self.read(0, min(self.size, 64)))
+        except UserError:
             self.close()
-            raise UserError(f"{self.path}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")
+            raise
 
     def close(self) -> None:
         """Close the file."""

@@ -114,6 +114,8 @@ OF_PROGRAMS = [
     ("prepare", TEXTS.format("c") + " --recipe google --objective none", "use the default recipe", "!--recipe !google"),
     ("prepare", TEXTS.format("d") + " --recipe google --documents files", "leave one out", "!--documents !files"),
     ("prepare", TEXTS.format("e").replace("texts.txt", "rows.json") + " --objective none", "--format jsonl", "--format jsonl"),
+    ("prepare", TEXTS.format("p") + " --language German --objective none", "such as en, de or zh-hans", "!--language !German --language de"),
+    ("prepare", TEXTS.format("o").replace("texts.txt", "numbers.csv") + " --objective none", "say --format text", "--format text"),
     ("prepare", TEXTS.format("f").replace("texts.txt", "rows.jsonl") + " --documents files --objective none", "leave it out", "!--documents !files"),
     ("prepare", "{tmp}/rows.jsonl " + TEXTS.format("g")  + " --recipe google", "prepare them separately", "!{tmp}/rows.jsonl"),
     ("prepare", "{tmp}/texts.txt --vocab-size 40 --objective none", "--output DIR", "--output {tmp}/prepared-h"),

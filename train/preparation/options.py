@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor, shortest_length
+from bert_jax.data.text.corpus import check_language
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
@@ -150,6 +151,10 @@ class PrepareOptions(ShownConfig):
             raise UserError(f"--twice: needs --rows sentences, found --rows {self.rows}, whose rows hold several")
 
     def _check_documents(self) -> None:
+        try:
+            check_language(self.language)
+        except UserError as error:
+            raise UserError(f"--{error}") from None
         if self.dedupe is not None:
             kinds = self.dedupe.split(",")
             if not set(kinds) <= set(DUPLICATES) or len(set(kinds)) < len(kinds):

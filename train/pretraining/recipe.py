@@ -47,6 +47,7 @@ class TextConfig(ShownConfig):
     dedupe              remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
     sentences           "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with
                         few names
+    language            code of the language whose abbreviations do not end a sentence: "en", "de", "ko" ...
     vocab               a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
                         from the text
     vocab_size          number of pieces to learn from the text
@@ -68,6 +69,7 @@ class TextConfig(ShownConfig):
     documents: str | None = None
     dedupe: str | None = None
     sentences: str = "all"
+    language: str = "en"
     vocab: str | None = None
     vocab_size: int = 30_000
     character_coverage: float | None = None

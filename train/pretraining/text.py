@@ -53,7 +53,7 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
         # own.
         if not ((run.data / "manifest.json").exists() and run.config.exists()):
             _check_source(config, given, source)
-            manifest = prepare(_options(config, Path(run.data)))
+            manifest = prepare(prepare_options(config, Path(run.data)))
             print_report(manifest, title=f"{run.data}: done")
         else:
             _check_unchanged(run, config)
@@ -142,7 +142,7 @@ def _prepare_sample(
 ) -> dict[str, Any]:
     """Prepares the text, or a sample of it, in the folder; returns the arguments of `SampledText`."""
     _check_source(config, given, source)
-    options = _options(config, folder / "data")
+    options = prepare_options(config, folder / "data")
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format)
     started, share = time.monotonic(), 1.0
     if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
@@ -152,7 +152,7 @@ def _prepare_sample(
         options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
         options = replace(options, held_out=held_out)
     manifest = prepare(options)
-    about_lines = _about_lines(_options(config, folder / "data"), sources) if share < 1 else []
+    about_lines = _about_lines(prepare_options(config, folder / "data"), sources) if share < 1 else []
     for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
         print_warning(warning)
     seconds = (time.monotonic() - started) / share
@@ -186,7 +186,8 @@ def _check_source(config: PretrainConfig, given: frozenset[str], source: Source 
         adopted_model(config, RandomData.standing_for(config), given, source.config)
 
 
-def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
+def prepare_options(config: PretrainConfig, output: Path) -> PrepareOptions:
+    """How `text=` is prepared in the folder `output`: all fields of `text_options`, under the same names."""
     options = config.text_options
     vocab = options.vocab or config.init
     fields: dict[str, Any] = {
@@ -198,6 +199,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "documents": options.documents,
         "dedupe": options.dedupe,
         "sentences": options.sentences,
+        "language": options.language,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "character_coverage": options.character_coverage,

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -270,6 +271,12 @@ def _some_names(names: Iterable[str]) -> str:
 # Chinese: over a second), so it never gets more than a window. Prose with spaces gets a wide window.
 _WINDOW, _SPACED_WINDOW = 1_000, 8_000
 _SPACED = 0.05
+
+
+def check_language(code: str) -> None:
+    """Raises UserError for what is no code of a language, such as its name, which would have the rules of "en"."""
+    if not re.fullmatch("[a-z]{2,3}(-[a-z]+)*", code):
+        raise UserError(f"language: found {quoted(code)}, expected a code of ISO 639 such as en, de or zh-hans")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:

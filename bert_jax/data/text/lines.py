@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from bert_jax.errors import UserError, Wrong, refuse
+from bert_jax.files import refuse_pointer
 
 MAX_LINE_BYTES = 64 << 20
 """The longest line that is read, in bytes of decompressed text."""
@@ -117,13 +118,17 @@ def read_head(path: Path, size: int = 4096) -> bytes:
 
 
 def compression_of(path: Path) -> str:
-    """ "gzip", "zstd" or "", by the first bytes; UserError if the file name promises another compression."""
+    """ "gzip", "zstd" or "", by the first bytes.
+
+    Raises UserError if the file name promises another compression, or if the file is a pointer of Git LFS.
+    """
     try:
         with path.open("rb") as file:
-            head = file.read(4)
+            head = file.read(64)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    found = "gzip" if head.startswith(_GZIP) else "zstd" if head == _ZSTD else ""
+    refuse_pointer(path, head)
+    found = "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith(_ZSTD) else ""
     promised = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "")
     if promised and found != promised:
         raise UserError(f"{path}: named {path.suffix} but not a {promised} file")

@@ -1,5 +1,6 @@
 """Which files are the corpus, and what they are: by suffix and first bytes. Files that are not text are named."""
 
+import contextlib
 import glob
 import os
 import re
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from bert_jax.data.text.lines import read_head
 from bert_jax.errors import UserError
-from bert_jax.files import expand_home, near_path
+from bert_jax.files import expand_home, near_path, read_file
 
 FORMATS = ("lines", "text", "markdown", "jsonl", "wikipedia", "parquet")
 PLAIN = ("text", "lines", "markdown")  # their files are divided into documents
@@ -21,6 +22,9 @@ _BY_SUFFIX = {
     ".md": "markdown",
     ".markdown": "markdown",
 }
+
+_TO_JSON_LINES = "pandas.read_csv({}).to_json('{{stem}}.jsonl', orient='records', lines=True)"
+_TABLES = {".csv": _TO_JSON_LINES.format("'{name}'"), ".tsv": _TO_JSON_LINES.format(r"'{name}', sep='\t'")}
 
 
 class CorpusFile(NamedTuple):
@@ -45,7 +49,7 @@ def find_sources(
     They come in the order given, those of one folder or glob by name.
 
     format: applies to all files. None: .jsonl, .parquet and .md by their suffix (before .gz or .zst), WikiExtractor's
-    JSON by its first bytes, others `plain_format`.
+    JSON by its first bytes, a table (.csv, .tsv) is refused, others `plain_format`.
     exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
     files below a folder are skipped.
 
@@ -113,8 +117,16 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
         raise UserError(
             f"{path}: one JSON object per line (--format jsonl) or plain text (--format text)? The name does not tell"
         )
+    if format is None and suffix in _TABLES:
+        raise UserError(
+            f"{path}: a table by its name, and would be read with its separators; leave it out, say --format text if "
+            "all of it is text, or make JSON lines of it: "
+            f'python -c "import pandas; {_TABLES[suffix].format(name=path.name, stem=path.stem)}"'
+        )
     wanted = format or _BY_SUFFIX.get(suffix, plain_format)
     if wanted == "parquet":
+        with contextlib.suppress(OSError):  # whoever reads the file says why
+            read_file(path, 64)  # refuses a pointer of Git LFS
         return wanted
     head = read_head(path)
     for is_such, what, mend in _NOT_TEXT:

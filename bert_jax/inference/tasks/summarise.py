@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from bert_jax.data.text.corpus import split_sentences
+from bert_jax.data.text.corpus import check_language, split_sentences
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.embed import TextEmbedding
@@ -37,7 +37,7 @@ class Summarise:
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned; with any head.
         pooling: see `TextEmbedding`.
-        language: an ISO 639-1 code; its abbreviations do not end a sentence.
+        language: an ISO 639 code; its abbreviations do not end a sentence.
         **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
@@ -49,6 +49,7 @@ class Summarise:
         language: str = "en",
         **running: Unpack[Running],
     ):
+        check_language(language)
         self.embed = TextEmbedding(source, pooling=pooling, **running)
         self._language = language
 

@@ -51,6 +51,8 @@ def tarred() -> bytes:
         ("a.txt", "a plain word".encode("utf-16-le"), "UTF-16 without a byte-order mark"),
         ("a.png", b"\x89PNG\r\n", "a picture"),
         ("a.txt", b'{"text": "One."}\n{"text": "Two."}\n', "holds JSON objects; say --format jsonl"),
+        ("a.csv", b"id,text\n1,One.\n", r"a table by its name, .*pandas\.read_csv\('a\.csv'\)\.to_json\('a\.jsonl'"),
+        ("a.tsv.gz", gzip.compress(b"id\ttext\n"), r"say --format text .*read_csv\('a\.tsv\.gz', sep='\\t'\)"),
         ("wiki_00", b'<doc id="12" url="" title="A">\nA\n', r"WikiExtractor's pages in <doc> elements; .*--json"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # archives hold the time at which they are made
@@ -261,3 +263,11 @@ def test_jsonl_texts_are_unwrapped_one_by_one(tmp_path: Path):
     wrapped, verse = Corpus(find_sources([tmp_path]), unwrap=True)
     assert wrapped.split("\n") == [f"{row} which takes two lines"] * 12
     assert verse == texts[1]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.zst", "a.txt.gz", "a.parquet"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 231508\n")
+    with pytest.raises(UserError, match=rf"{name}: a Git LFS pointer, not the file itself; .*git lfs pull"):
+        list(Corpus(find_sources([path])))

@@ -59,6 +59,14 @@ def test_a_message_on_a_tokenizer_json_is_short(tmp_path, change):
     check(tmp_path)
 
 
+@pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json", "tokenizer_config.json"])
+def test_a_pointer_of_git_lfs_in_place_of_a_file_is_named(tmp_path, file):
+    write(tmp_path, **{"vocab.txt": "\n".join(PIECES), "tokenizer_config.json": "{}"})
+    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 231508\n")
+    with pytest.raises(UserError, match=rf"{file}: a Git LFS pointer, not the file itself; .*git lfs pull"):
+        Tokenizer.load(tmp_path)
+
+
 def check(folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         Tokenizer.load(folder)

@@ -180,6 +180,7 @@ def test_the_verb_writes_sentences_or_json(folder, predict, tmp_path, capsys):
         (["{tmp}/none.txt"], "none.txt: no such file"),
         (["{tmp}/a.txt", "--sentences", "0"], "--sentences 0"),
         (["{tmp}/a.txt", "--sentences", "2", "--ratio", "0.1"], "found both sentences and ratio"),
+        (["{tmp}/a.txt", "--language", "german"], "language: found 'german', expected a code"),
         (["{tmp}/a.txt", "--pooling", "none"], "expected one of cls, mean"),
     ],
 )

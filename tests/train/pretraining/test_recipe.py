@@ -13,7 +13,8 @@ from bert_jax.training.optimizer import OptimizerConfig
 from train import prepare
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.mixture import open_data
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.text import prepare_options
 from train.run.config import differing_fields, load_recipe, override, to_json
 from train.run.launch import parse
 
@@ -176,6 +177,21 @@ def test_random_tokens_have_the_pieces_that_the_text_would():
         config = override(PretrainConfig(data="random"), {f"text_options.{path}": text})
         assert open_data(config).vocab_size == size
         assert open_data(override(config, {"model.vocab_size": "50"})).vocab_size == 50
+
+
+def test_every_option_of_the_text_reaches_the_preparation(tmp_path):
+    """Also one that the config gets later: a field that nothing reads would be ignored in silence."""
+    values = {
+        **{"format": "jsonl", "field": "body", "unwrap": "true", "documents": "files", "dedupe": "near"},
+        **{"sentences": "plain", "language": "de", "vocab_size": "90", "character_coverage": "0.9", "cased": "true"},
+        **{"strip_accents": "true", "objective": "none", "rows": "sentences", "twice": "0.5", "short_seq_prob": "0.2"},
+        **{"dupe_factor": "3", "held_out": "0.2", "workers": "1"},
+    }
+    assert {*values, "vocab"} == {field.name for field in dataclasses.fields(TextConfig)}
+    config = override(PretrainConfig(text="a.txt"), {f"text_options.{name}": value for name, value in values.items()})
+    options = prepare_options(config, tmp_path)
+    assert all(getattr(options, name) == getattr(config.text_options, name) for name in values)
+    assert prepare_options(override(PretrainConfig(), {"text_options.vocab": "old"}), tmp_path).vocab == "old"
 
 
 def test_the_line_of_a_config_file_is_named_whatever_the_current_folder(tmp_path, monkeypatch):
