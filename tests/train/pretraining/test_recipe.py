@@ -182,11 +182,11 @@ def test_random_tokens_have_the_pieces_that_the_text_would():
 def test_every_option_of_the_text_reaches_the_preparation(tmp_path):
     """Also one that the config gets later: a field that nothing reads would be ignored in silence."""
     values = {
-        **{"format": "jsonl", "field": "body", "unwrap": "true", "documents": "files", "dedupe": "near"},
-        **{"sentences": "plain", "language": "de", "vocab_size": "90", "character_coverage": "0.9", "cased": "true"},
-        **{"strip_accents": "true", "objective": "none", "rows": "sentences", "twice": "0.5", "short_seq_prob": "0.2"},
-        **{"dupe_factor": "3", "held_out": "0.2", "workers": "1"},
-    }
+        "format": "jsonl", "field": "body", "unwrap": "true", "documents": "files", "dedupe": "near",
+        "sentences": "plain", "language": "de", "vocab_size": "90", "character_coverage": "0.9", "cased": "true",
+        "strip_accents": "true", "objective": "none", "rows": "sentences", "twice": "0.5", "short_seq_prob": "0.2",
+        "dupe_factor": "3", "held_out": "0.2", "workers": "1",
+    }  # fmt: skip
     assert {*values, "vocab"} == {field.name for field in dataclasses.fields(TextConfig)}
     config = override(PretrainConfig(text="a.txt"), {f"text_options.{name}": value for name, value in values.items()})
     options = prepare_options(config, tmp_path)
