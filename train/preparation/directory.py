@@ -79,7 +79,9 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
     by_default = options.held_out is None
     options = options.resolved()
     output = options.output
-    sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
+    sources = find_sources(
+        options.inputs, format=options.format, plain_format=options.plain_format, exclude=options.exclude or output
+    )
     _check_formats(options, {source.format for source in sources})
     with _locked(output), _runner(options) as runner:
         finished = (output / MANIFEST).exists()

@@ -53,7 +53,7 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
         # own.
         if not ((run.data / "manifest.json").exists() and run.config.exists()):
             _check_source(config, given, source)
-            manifest = prepare(prepare_options(config, Path(run.data)))
+            manifest = prepare(prepare_options(config, run))
             print_report(manifest, title=f"{run.data}: done")
         else:
             _check_unchanged(run, config)
@@ -122,7 +122,7 @@ def sampled_text(
 
     def prepare_sample() -> dict[str, Any]:
         scratch.append(mkdtemp(prefix=".dry-run-", dir=run.nearest_folder() if hosts.in_a_job() else None))
-        return _prepare_sample(Path(scratch[0]), config, given, source)
+        return _prepare_sample(Path(scratch[0]), run, config, given, source)
 
     def remove(*_: object) -> None:
         for folder in scratch:  # of the first process
@@ -138,21 +138,23 @@ def sampled_text(
 
 
 def _prepare_sample(
-    folder: Path, config: PretrainConfig, given: frozenset[str], source: Source | None
+    folder: Path, run: RunDirectory, config: PretrainConfig, given: frozenset[str], source: Source | None
 ) -> dict[str, Any]:
     """Prepares the text, or a sample of it, in the folder; returns the arguments of `SampledText`."""
     _check_source(config, given, source)
-    options = prepare_options(config, folder / "data")
-    sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format)
+    options = whole = replace(prepare_options(config, run), output=folder / "data")
+    sources = find_sources(
+        options.inputs, format=options.format, plain_format=options.plain_format, exclude=options.exclude
+    )
     started, share = time.monotonic(), 1.0
     if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
         share = _write_sample(folder / "sample.jsonl", options, sources)
         held_out = HELD_OUT if options.held_out is None else options.held_out
         sample = (str(folder / "sample.jsonl"),)
         options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
-        options = replace(options, held_out=held_out)
+        options = replace(options, held_out=held_out, exclude=None)
     manifest = prepare(options)
-    about_lines = _about_lines(prepare_options(config, folder / "data"), sources) if share < 1 else []
+    about_lines = _about_lines(whole, sources) if share < 1 else []
     for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
         print_warning(warning)
     seconds = (time.monotonic() - started) / share
@@ -186,13 +188,13 @@ def _check_source(config: PretrainConfig, given: frozenset[str], source: Source 
         adopted_model(config, RandomData.standing_for(config), given, source.config)
 
 
-def prepare_options(config: PretrainConfig, output: Path) -> PrepareOptions:
-    """How `text=` is prepared in the folder `output`: all fields of `text_options`, under the same names."""
+def prepare_options(config: PretrainConfig, run: RunDirectory) -> PrepareOptions:
+    """How a run prepares its `text=`: all fields of `text_options`, under the same names."""
     options = config.text_options
     vocab = options.vocab or config.init
     fields: dict[str, Any] = {
         "inputs": inputs_in(str(config.text)),
-        "output": output,
+        "output": Path(run.data),
         "format": options.format,
         "field": options.field,
         "unwrap": options.unwrap,
@@ -214,6 +216,7 @@ def prepare_options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "held_out": options.held_out,
         "seed": config.seed,
         "workers": options.workers,
+        "exclude": Path(run.path),
         "for_run": True,
     }
     return PrepareOptions(**fields)

@@ -406,8 +406,9 @@ def test_the_doctor_reads_a_run_and_says_that_its_steps_were_too_few(straight: P
 
 @pytest.mark.slow
 def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path, capsys):
-    run = tmp_path / "from-text"
-    words = [f"text={corpus}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
+    shutil.copy(corpus, tmp_path)
+    run = tmp_path / "from-text"  # in the folder of the text: its own files are none
+    words = [f"text={tmp_path}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
     words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none", "text_options.rows=blocks"]
     assert pretrain.main([recipe, *words, "--json"]) == EXIT_DONE
     assert json.loads((run / "data" / "manifest.json").read_text())["settings"]["rows"] == "blocks"

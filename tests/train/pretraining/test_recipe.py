@@ -16,6 +16,7 @@ from train.pretraining.mixture import open_data
 from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 from train.pretraining.text import prepare_options
 from train.run.config import differing_fields, load_recipe, override, to_json
+from train.run.directory import RunDirectory
 from train.run.launch import parse
 
 SHORT = OptimizerConfig(warmup_steps=5)
@@ -189,9 +190,9 @@ def test_every_option_of_the_text_reaches_the_preparation(tmp_path):
     }  # fmt: skip
     assert {*values, "vocab"} == {field.name for field in dataclasses.fields(TextConfig)}
     config = override(PretrainConfig(text="a.txt"), {f"text_options.{name}": value for name, value in values.items()})
-    options = prepare_options(config, tmp_path)
+    options = prepare_options(config, run := RunDirectory(str(tmp_path)))
     assert all(getattr(options, name) == getattr(config.text_options, name) for name in values)
-    assert prepare_options(override(PretrainConfig(), {"text_options.vocab": "old"}), tmp_path).vocab == "old"
+    assert prepare_options(override(PretrainConfig(), {"text_options.vocab": "old"}), run).vocab == "old"
 
 
 def test_the_line_of_a_config_file_is_named_whatever_the_current_folder(tmp_path, monkeypatch):
