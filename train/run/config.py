@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
+from train.run.other_names import field_called
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -121,6 +122,9 @@ def _all_paths(config: Any, prefix: str = "") -> list[str]:
 
 def _unknown(config: Any, path: str) -> str:
     known = _all_paths(config)
+    if ours := field_called(path, known):
+        each = ", each of which is (LENGTH, BATCH, STEPS)" if ours == "phases" else ""
+        return f"{path} is not a field of the config; did you mean {ours}{each}?"
     last = path.rpartition(".")[2]
     names = {k: k.rpartition(".")[2] for k in known}
     near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
