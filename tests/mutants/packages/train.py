@@ -38,7 +38,7 @@ OF_METER = "tests/train/run/log/test_meter.py"
 OF_LINES = "tests/train/run/log/test_metrics_file.py"
 OF_SAVING = "tests/train/run/test_saving.py"
 OF_OUTLET = "tests/train/run/log/test_outlet.py"
-OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
+OF_EVALUATION = "tests/train/pretraining/scoring/test_held_out.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
 OF_DEDUPE = "tests/train/preparation/test_dedupe.py"
@@ -315,7 +315,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "loss > unigram - ON_THE_LINE",
         "loss > unigram + ON_THE_LINE",
         "a run on the unigram line is not given up",
-        ("tests/train/pretraining/test_evaluation.py::test_what_is_hopeless",),
+        ("tests/train/pretraining/test_hopeless.py::test_what_is_hopeless",),
     ),
     Mutant(
         "train/pretraining/recipe.py",
@@ -323,11 +323,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "and step < self.total_steps",
         "a run is given up before it has had its tokens",
         (
-            "tests/train/pretraining/test_evaluation.py::test_a_run_is_given_up_only_after_so_many_tokens_and_never_at_its_end",
+            "tests/train/pretraining/test_hopeless.py::test_a_run_is_given_up_only_after_so_many_tokens_and_never_at_its_end",
         ),
     ),
     Mutant(
-        JOB,
+        "train/pretraining/scoring/held_out.py",
         "total[name] = total.get(name, 0.0) + float(value)",
         "total[name] = float(value)",
         "an evaluation is of its last batch",
@@ -464,7 +464,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_SCALE}::test_a_published_recipe_keeps_its_batch_on_every_number_of_devices",),
     ),
     Mutant(
-        "train/pretraining/job.py",
+        "train/pretraining/scoring/held_out.py",
         "eval_batches=whole * parts",
         "eval_batches=config.eval_batches",
         "the number of devices decides what is evaluated",

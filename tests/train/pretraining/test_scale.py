@@ -16,6 +16,7 @@ from bert_jax.training.sharding import make_mesh
 from train import pretrain, scale
 from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.scoring.held_out import HeldOutBatches
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run.config import load_recipe
@@ -141,7 +142,7 @@ def test_what_is_evaluated_does_not_depend_on_the_parts(data: str):
     seen = []
     for parts in (1, 2, 8):
         config = config_of(Phase(32, 16, 9), accumulation=parts, eval_batches=2)
-        batches = pretraining.HeldOutBatches(config, held_out, make_mesh(), config.phases[0])
+        batches = HeldOutBatches(config, held_out, make_mesh(), config.phases[0])
         rows = [np.asarray(batches._on_mesh.batch(number)["input_ids"]) for number in range(len(batches))]
         assert all(len(part) == 16 // parts for part in rows)
         real = np.concatenate(rows)
