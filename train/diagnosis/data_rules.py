@@ -1,15 +1,19 @@
 """What may be wrong with the prepared data of a run: documents, casing, duplicates, masks."""
 
+import dataclasses
 import math
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.examples import default_dupe_factor
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import sentence_hashes
 from train.diagnosis.evidence import DataEvidence, Finding
+from train.preparation.options import PrepareOptions
 
 LARGEST_DOCUMENT = 0.5  # share of the tokens
 UNKNOWN = 0.01  # share of the tokens
@@ -54,7 +58,8 @@ def _documents(data: DataEvidence) -> Finding | None:
         cut[0] if cut and not large else seen,
         "The text does not say where its documents end, so nearly all sentences seem to belong together: there is no "
         "other document to draw a random second sentence from, or to evaluate on.",
-        f"Put a blank line between documents, or give one file or one JSON object each; then {_prepare(data)}",
+        "Put a blank line between documents, or give one file or one JSON object each; then "
+        f"{_prepare(data, without=('documents',))}",
     )
 
 
@@ -66,7 +71,7 @@ def _wrapped(data: DataEvidence) -> Finding | None:
         "wrapped lines",
         ruined[0].partition(". ")[0],
         "The lines are cut at a column, so the model sees pieces of sentences.",
-        f"Join the lines of each paragraph: {_prepare(data, '--unwrap')}",
+        f"Join the lines of each paragraph: {_prepare(data, '--unwrap', without=('format', 'unwrap'))}",
     )
 
 
@@ -115,7 +120,7 @@ def _casing(data: DataEvidence) -> Finding | None:
             f"{in_text:.2%} of the text's pieces do",
             "The text was lower-cased before, and the vocabulary is a cased one: part of it is never used.",
             "Use the text as it was written, or an uncased vocabulary: "
-            f"{_prepare(data, '--uncased', vocabulary='google-bert/bert-base-uncased')}",
+            f"{_prepare(data, '--uncased', vocabulary='--vocab google-bert/bert-base-uncased')}",
         )
     return None
 
@@ -124,11 +129,12 @@ def _unknown_tokens(data: DataEvidence) -> Finding | None:
     unknown = data.train["unk_rate"]
     if unknown <= UNKNOWN or _casing(data):
         return None
+    learnt = f"--vocab-size {data.tokenizer.vocab_size}" + (" --cased" if data.tokenizer.cased else "")
     return Finding(
         "unknown tokens",
         f"{unknown:.1%} of the tokens are [UNK]",
         "The vocabulary does not fit the text: another language or script.",
-        f"Learn one from the text: python -m train.prepare TEXT --output DATA --vocab-size {data.tokenizer.vocab_size}",
+        f"Learn one from the text: {_prepare(data, vocabulary=learnt)}",
     )
 
 
@@ -211,16 +217,37 @@ def _masks_of_phase(
     return Finding("masks missing", seen, means, f"{do}. {look}")
 
 
-def _prepare(data: DataEvidence, words: str = "", vocabulary: str | None = None) -> str:
-    """The command to prepare the text again, with the same options except `words` and another vocabulary."""
-    tokenizer, settings = data.manifest["tokenizer"], data.manifest["settings"]
+def _prepare(data: DataEvidence, words: str = "", *, vocabulary: str | None = None, without: Sequence[str] = ()) -> str:
+    """The command to prepare the text again: `words`, and the options that it was given except those of `without`.
+
+    vocabulary: words in place of those of the present one.
+    """
+    manifest = data.manifest
+    tokenizer, settings, objective = manifest["tokenizer"], manifest["settings"], manifest["objective"]
     if vocabulary is None and tokenizer.get("learnt"):
-        vocab = f"--vocab-size {tokenizer['vocab_size']}" + (" --cased" if tokenizer.get("cased") else "")
-    else:
-        published = (tokenizer.get("published") or "VOCAB").partition("@")[0]
-        vocab = f"--vocab {vocabulary or published}"
+        vocabulary = f"--vocab-size {tokenizer['vocab_size']}" + (" --cased" if tokenizer.get("cased") else "")
+    elif vocabulary is None:
+        vocabulary = f"--vocab {(tokenizer.get('published') or 'VOCAB').partition('@')[0]}"
     lengths = ",".join(map(str, settings.get("max_seq_lengths", settings["max_predictions"])))
-    objective = f"--objective {data.manifest['objective']}" if data.manifest["objective"] != "nsp" else ""
-    rows = f"--rows {settings['rows']}" if "rows" in settings else ""
-    same = (vocab, f"--max-seq-length {lengths}", objective, rows, words)
-    return " ".join(filter(None, ("python -m train.prepare TEXT --output DATA", *same)))
+    usual = {field.name: field.default for field in dataclasses.fields(PrepareOptions)}
+    usual |= {"dupe_factor": default_dupe_factor(objective)}
+    given = {"objective": objective} | {name: settings.get(name, usual[name]) for name in _GIVEN if name not in without}
+    same = [_option(name, value) for name, value in given.items() if value != usual[name]]
+    return " ".join(
+        filter(
+            None,
+            ("python -m train.prepare TEXT --output DATA", vocabulary, f"--max-seq-length {lengths}", *same, words),
+        )
+    )
+
+
+# Of the settings in a manifest: options that say how the text was read and cut. Later words of a command replace them.
+_GIVEN = (
+    *("format", "field", "unwrap", "documents", "dedupe", "sentences", "language"),
+    *("rows", "twice", "masked_lm_prob", "short_seq_prob", "dupe_factor", "whole_word_masking"),
+)
+
+
+def _option(name: str, value: Any) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is True else f"{option} {shlex.quote(str(value))}"

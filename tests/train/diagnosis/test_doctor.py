@@ -236,6 +236,30 @@ def test_a_text_that_repeats_itself_is_named(folder, documents, tmp_path, capsys
     assert f"{share:.0%} of the sentences" in found["duplicates"]["seen"]
 
 
+def test_the_text_is_prepared_again_with_the_options_that_it_was_given(folder, documents, tmp_path, capsys):
+    text = tmp_path / "twice.jsonl"
+    text.write_text("".join(json.dumps({"body": document}) + "\n" for document in documents * 2))
+    options = ["--field", "body", "--language", "de", "--short-seq-prob", "0.2", "--vocab", str(folder / "uncased")]
+    assert prepare.main([str(text), "--output", str(tmp_path / "data"), *COMMON, *options]) == 0
+    command = diagnosis(run_on(tmp_path, tmp_path / "data"), capsys)["duplicates"]["do"].partition("train.prepare ")[2]
+    for words in ("--field body", "--language de", "--short-seq-prob 0.2", "--dupe-factor 2", "--max-seq-length 64"):
+        assert f" {words} " in command, words
+    vocabulary = (
+        command.replace("TEXT", str(text)).replace("DATA", str(tmp_path / "again")).replace("VOCAB", options[-1])
+    )
+    assert prepare.main([*vocabulary.split(), "--workers", "1"]) == 0
+    assert read_manifest(tmp_path / "again")["report"]["train"]["duplicate_lines"] < 0.2
+
+
+def test_a_vocabulary_for_text_of_unknown_tokens_is_learnt_for_the_same_examples(folder, documents, tmp_path, capsys):
+    text = [re.sub("[a-z]{7,}", "\N{CJK UNIFIED IDEOGRAPH-6F22}", document) for document in documents]
+    vocabulary = ["--vocab", str(folder / "cased"), "--objective", "none", "--rows", "blocks"]
+    data = make(tmp_path / "unknown", text, *vocabulary)
+    advice = diagnosis(run_on(tmp_path, data), capsys)["unknown tokens"]["do"]
+    same = "--vocab-size 1500 --cased --max-seq-length 64 --objective none --rows blocks --dupe-factor 2"
+    assert advice == f"Learn one from the text: python -m train.prepare TEXT --output DATA {same}"
+
+
 def test_held_out_text_that_the_model_has_seen_is_named(folder, documents, tmp_path, capsys):
     again = [f"{text}\nThis is the second version." for text in documents if is_held_out(text, 0.1)]
     data = make(tmp_path / "leak", documents + again, "--vocab", str(folder / "uncased"))
