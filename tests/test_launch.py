@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bert_jax.files import is_remote
 from train.pretraining.recipe import PretrainConfig
 from train.run.ending import stopping
 from train.run.launch import parse
@@ -69,6 +70,8 @@ def test_the_guides_commands_name_configs_and_fields_that_exist():
         assert parse(words.split(), "", PretrainConfig).config.data
     for path in re.findall(r"`(launch/[\w.]+)`", guide):
         assert (ROOT / path).is_file(), path
+    runs = re.findall(r"train\.doctor ([^\s`]+)", guide)
+    assert runs and not any(is_remote(run) for run in runs)  # it reads no bucket
 
 
 def codes_in_the_guide(again: str) -> set[int]:
