@@ -251,9 +251,11 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
-    for number, run in enumerate(runs):  # the legend has runs without an evaluation too
-        if not run.evaluations:
-            loss.plot([], [], color=f"C{number % 10}", label=f"{labels[number]} (no evaluation yet)")
+    drawn = {line.get_label() for line in loss.lines}
+    for number, run in enumerate(runs):  # the legend has runs without a held-out loss too
+        if labels[number] not in drawn:
+            what = "" if run.evaluations else " (no evaluation yet)"
+            loss.plot([], [], color=f"C{number % 10}", label=f"{labels[number]}{what}")
     loss.plot([], [], color="gray", alpha=0.4, label="training batches (faint)")
     loss.plot([], [], color="gray", linestyle="--", linewidth=1, label="baselines (dashed)")
     if any(run.final.get("best") for run in runs):

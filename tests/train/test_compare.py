@@ -110,6 +110,14 @@ def test_names_that_the_font_lacks_are_drawn_by_their_number(tmp_path: Path):
     assert drawn[:2] == [runs[0].name, "run 2"]
 
 
+def test_the_legend_names_a_fine_tuning_whose_losses_are_those_of_several_rates(tmp_path: Path):
+    one = fine_tuning(tmp_path / "one", "rte", [0.6])
+    row = {"kind": "eval", "step": 1, "accuracy_best": 0.7, "loss_at_1e-05": 0.5, "loss_at_0.0001": 0.4}
+    many = write_run(tmp_path / "many", {"task": "rte", "metric": None, "dev": "dev.tsv"}, [row])
+    (legend,) = figure_of([read_run(one), read_run(many)], "step").legends
+    assert [text.get_text() for text in legend.get_texts()][:2] == [one, many]
+
+
 @pytest.mark.slow
 def test_what_keeps_scores_from_being_compared_is_said(short: str, tmp_path: Path, capsys):
     other = pretraining(tmp_path / "other", tokens=512, losses=[4.0], data="elsewhere", vocabulary="c d e")
