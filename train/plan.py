@@ -34,7 +34,7 @@ Arguments:
     FIELD=VALUE            any field of the config, as for python -m train.pretrain
     --price P              the price of a chip for an hour, in any currency: also prints the cost of the run
     --fit                  find the rows at a time, the layout and the remat that fit and are fastest; compiles several
-                           settings, which takes minutes each
+                           settings, which takes minutes each; without --price and --picture
     --picture FILE.png     draw memory and time by part;  --overwrite  replace the file
     --json                 print the figures as one JSON object on stdout, and the tables on stderr
 
@@ -53,6 +53,10 @@ def main(argv: Sequence[str]) -> int:
     launch = parse([word for word in words if word not in flags], USAGE, PretrainConfig)
     if launch.dry_run:
         raise UserError("--dry-run: a plan never trains; leave it out")
+    if fit and (prices or pictures):
+        raise UserError(
+            "--fit: compares settings of each phase and has no cost and no picture; leave --price and --picture out"
+        )
     if not topologies:
         raise UserError("--topology: not given; say --topology v5e:4x4, or several of them")
     price, picture = _price(prices), _picture(pictures, overwrite)

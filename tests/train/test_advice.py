@@ -186,6 +186,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "train on text, or leave": "the commands above with blimp=, probe= and finetune=",
         "prepare the data again": "tests/faults/test_hostile.py",
         "only TPUs have slices": "tests/train/planning/test_plan.py",
+        "leave --price and --picture out": "tests/train/planning/test_plan.py",
         "start another run with init=": "tests/train/pretraining/test_packing.py",
         "is on a bucket": "a copy to a local disk, which is no command of ours",
         "name it once, with the sum": "tests/train/pretraining/test_mixture.py",

@@ -83,6 +83,11 @@ def test_a_topology_is_its_chips(text: str, chips: int, devices: int):
         (["--topology", "cpu:1", "--price", "cheap"], r"--price: found 'cheap'; expected a number"),
         (["--topology", "cpu:1", "--picture", "here.jpg"], r"--picture: found here.jpg; expected a .png"),
         (["--topology", "cpu:1", "--dry-run"], r"--dry-run: a plan never trains"),
+        (
+            ["--topology", "cpu:1", "--fit", "--price", "2"],
+            r"--fit: compares settings .* leave --price and --picture out",
+        ),
+        (["--topology", "cpu:1", "--fit", "--picture", "plan.png"], r"--fit: compares settings"),
         (["--topology", "cpu:7"], r"64 rows cannot be split evenly over 7 devices"),
     ],
 )
