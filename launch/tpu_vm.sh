@@ -10,6 +10,7 @@
 #                                                   save and stop; end the cost
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU VM}" "${ZONE:?say ZONE=..., such as us-west4-a}"
+case ${SPOT:-no} in yes) spot=--spot ;; no) spot='' ;; *) echo "SPOT: found '$SPOT'; expected yes or no" >&2 && exit 2 ;; esac
 tpu_vm=(gcloud compute tpus tpu-vm)
 
 on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its number
@@ -22,7 +23,7 @@ running='kill -0 "$(cat ~/run.pid 2>/dev/null)" 2>/dev/null'
 case ${1:-} in
 create)
   "${tpu_vm[@]}" create "$NAME" --zone="$ZONE" --accelerator-type="${TYPE:-v5litepod-16}" \
-    --version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT:+--spot}
+    --version="${VERSION:-v2-alpha-tpuv5-lite}" ${spot:+"$spot"}
   ;;
 setup)
   folder=$(mktemp -d)

@@ -257,6 +257,27 @@ def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
     assert "say ZONE=" in on_pod(pod, "tpu_vm.sh", "create", ZONE="").stderr
 
 
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
+def test_only_yes_asks_for_chips_that_may_be_taken_away(pod: Path, script: str):
+    executable(pod / "bin" / "sleep", "#!/bin/bash\nexit 7\n")  # ends the queue after its first round
+    (pod / "states").write_text("NONE\n")
+    on_pod(pod, script, "create", SPOT="no")
+    (create,) = [line for line in lines(pod / "calls") if " create " in line]
+    assert "--spot" not in create
+    wrong = on_pod(pod, script, "create", SPOT="true")
+    assert (wrong.returncode, wrong.stderr) == (2, "SPOT: found 'true'; expected yes or no\n")
+
+
+def test_without_gcloud_the_queue_does_not_ask_for_ever(tmp_path: Path):
+    (tmp_path / "bash").symlink_to("/bin/bash")
+    variables = {"NAME": "b", "ZONE": "z", "POLL": "1", "PATH": str(tmp_path)}
+    ended = subprocess.run(
+        [LAUNCH / "queued_resource.sh", "configs/tiny.py"],
+        env=variables, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 2 and ended.stderr.startswith("gcloud: not found; ")
+
+
 def test_the_hosts_keep_compiled_programs_where_the_user_says(pod: Path):
     for host in ("host-0", "host-1"):
         python = pod / host / "bert_jax" / ".venv" / "bin" / "python"
