@@ -5,6 +5,7 @@
 # lost) and aborts among them. After five runs in a row that each ended within five minutes it gives up. SIGTERM goes to
 # the command, which saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
 set -u
+(($#)) || { echo "say what to run: $0 .venv/bin/python -m train.pretrain CONFIG.py run=RUN ..." >&2 && exit 2; }
 pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
 
 command='' early='' stopping=no short=0

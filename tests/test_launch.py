@@ -121,6 +121,11 @@ def test_the_loop_starts_again_for_every_code_that_is_worth_it(tmp_path: Path, c
     assert (tmp_path / "code").read_text() == f"{last}\n"
 
 
+def test_the_loop_without_a_command_is_a_mistake_and_not_a_run_that_is_done():
+    ended = subprocess.run([LAUNCH / "restart.sh"], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2 and ended.stderr.startswith("say what to run: ")
+
+
 def test_a_run_that_lasts_is_started_again_without_end(tmp_path: Path):
     program = executable(tmp_path / "program", COUNTING)
     (tmp_path / "codes").write_text("75\n" * 9 + "0\n")
