@@ -6,8 +6,12 @@
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU pod}" "${ZONE:?say ZONE=..., such as us-west4-a}"
 (($#)) || { echo "say what to train: $0 configs/bert_base.py data=... run=..." >&2 && exit 2; }
-case ${SPOT:-no} in yes) spot=--spot ;; no) spot='' ;; *) echo "SPOT: found '$SPOT'; expected yes or no" >&2 && exit 2 ;; esac
-command -v gcloud >/dev/null || { echo "gcloud: not found; https://docs.cloud.google.com/sdk/docs/install" >&2 && exit 2; }
+case ${SPOT:-no} in
+yes) spot=--spot ;;
+no) spot='' ;;
+*) echo "SPOT: found '$SPOT'; expected yes or no" >&2 && exit 2 ;;
+esac
+command -v gcloud >/dev/null || { echo "gcloud: not found; install it: https://cloud.google.com/sdk" >&2 && exit 2; }
 queue=(gcloud compute tpus queued-resources) here=$(dirname "$0") started=no
 
 state() { "${queue[@]}" describe "$NAME" --zone="$ZONE" --format='value(state.state)' 2>/dev/null || echo NONE; }

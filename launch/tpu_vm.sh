@@ -10,7 +10,11 @@
 #                                                   save and stop; end the cost
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU VM}" "${ZONE:?say ZONE=..., such as us-west4-a}"
-case ${SPOT:-no} in yes) spot=--spot ;; no) spot='' ;; *) echo "SPOT: found '$SPOT'; expected yes or no" >&2 && exit 2 ;; esac
+case ${SPOT:-no} in
+yes) spot=--spot ;;
+no) spot='' ;;
+*) echo "SPOT: found '$SPOT'; expected yes or no" >&2 && exit 2 ;;
+esac
 tpu_vm=(gcloud compute tpus tpu-vm)
 
 on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its number
