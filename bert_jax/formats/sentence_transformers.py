@@ -159,17 +159,18 @@ def _pooling_of(path: Path) -> tuple[str, bool]:
     folder = path.parent
     try:
         modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in read_json(path)]
-        kinds, place = [kind for kind, _ in modules], Path(modules[1][1]).name
-        fields = read_json(folder / place / "config.json")
+        kinds = [kind for kind, _ in modules]
+        known = kinds in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+        place = Path(modules[1][1]).name if known else ""
+        fields = read_json(folder / place / "config.json") if known else {}
         flagged = [name for name, flag in _ALL_FLAGS.items() if fields.get(flag)]
         said = fields.get("pooling_mode", flagged or "mean")
         chosen = list(said) if isinstance(said, list) else [said]
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: not the modules of a sentence-transformers model ({error})") from None
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UserError(
-            f"{path}: has the layers {', '.join(kinds)}; expected Transformer and Pooling, then perhaps Normalize"
-        )
+    if not known:
+        found = ", ".join(kinds) or "none"
+        raise UserError(f"{path}: has the layers {found}; expected Transformer and Pooling, then perhaps Normalize")
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         found = " and ".join(map(str, chosen))
         raise UserError(f"{folder / place}: its pooling is {quoted(found)}; expected one of {', '.join(POOLINGS)}")

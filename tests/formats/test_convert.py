@@ -124,6 +124,15 @@ def test_a_pooling_that_we_do_not_have_is_refused_by_name(tmp_path, fields, foun
         vectors_of(folder)
 
 
+@pytest.mark.parametrize("kinds", [["Router"], ["Transformer"], ["Transformer", "Normalize"], []])
+def test_a_folder_of_other_layers_is_refused_by_their_names(tmp_path, kinds):
+    folder = make_vectors(tmp_path / "m")
+    modules = [{"path": f"{kind}", "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UserError, match=f"modules.json: has the layers {', '.join(kinds) or 'none'}; expected Transf"):
+        vectors_of(folder)
+
+
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
