@@ -124,7 +124,8 @@ def distilbert_student(
 
     The default layers are those of the published students. DistilBERT has no token types and no pooler. So the
     embedding of token type 0, the type of all tokens of a single text, is added to the position table: with all layers
-    kept, student and teacher have equal outputs for single texts (transformers' own script omits this).
+    kept, student and teacher have equal outputs for single texts (transformers' own script omits this). A rate before
+    BERT's classifiers (`classifier_dropout`) is left out, as they are: DistilBERT's have rates of their own.
 
     Args:
         config: a BERT's config, with absolute positions and without pruned heads.
@@ -139,7 +140,8 @@ def distilbert_student(
         UserError: the model is not such a BERT, or as for `keep_layers`.
     """
     if config.model_type != "bert" or config.position_embedding_type != "absolute" or config.is_decoder:
-        raise UserError(f"a DistilBERT starts from a BERT with absolute positions, not from {config.model_type!r}")
+        found = f"{config.model_type!r}, positions {config.position_embedding_type}, is_decoder={config.is_decoder}"
+        raise UserError(f"a DistilBERT starts from a BERT with absolute positions that is no decoder; found {found}")
     if config.pruned_heads:
         raise UserError("a DistilBERT starts from a BERT with all its heads; this one has pruned_heads")
     smaller, tree = keep_layers(config, params, layers)
@@ -150,4 +152,4 @@ def distilbert_student(
     student = with_encoder(tree, {"embeddings": embeddings, "encoder": encoder["encoder"]})
     other_heads = ("nsp_head", "classifier", "qa_head")
     tree = {name: subtree for name, subtree in student.items() if name not in other_heads}
-    return smaller.replace(model_type="distilbert"), tree
+    return smaller.replace(model_type="distilbert", classifier_dropout=None), tree

@@ -76,6 +76,22 @@ def test_layers_that_cannot_be_kept_are_named(config, layers, line):
         keep_layers(config, {"encoder": {}}, layers)
 
 
+def test_the_rate_of_the_teacher_s_classifiers_stays_with_them():
+    teacher = WHOLE.replace(classifier_dropout=0.1)
+    config, _ = distilbert_student(teacher, tiny.random_params(teacher, 0), [0, 2])
+    assert config == WHOLE.replace(model_type="distilbert", num_hidden_layers=2)
+
+
+def test_a_teacher_is_refused_for_what_it_is():
+    for fields, found in (
+        ({"model_type": "roberta"}, "found 'roberta'"),
+        ({"position_embedding_type": "relative_key"}, "positions relative_key"),
+        ({"is_decoder": True}, "is_decoder=True"),
+    ):
+        with pytest.raises(UserError, match=found):
+            distilbert_student(WHOLE.replace(**fields), {}, [0])
+
+
 @pytest.mark.parametrize("config", [CONFIG, WHOLE.replace(model_type="roberta", pad_token_id=1)])
 def test_a_distilbert_starts_from_a_whole_bert_only(config):
     with pytest.raises(UserError, match="a DistilBERT starts from a BERT"):
