@@ -31,13 +31,15 @@ def set_token_rows(
         The config with the new `vocab_size`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: the new ids have a gap, or a source is not in the table.
+        UserError: the new ids have a gap, a source is not in the table, or a token has none.
     """
     size = config.vocab_size
     new = sorted(token for token in sources if token >= size)
     if new != list(range(size, size + len(new))) or any(token < 0 for token in sources):
         raise UserError(f"new tokens have ids {new}; expected ids from {size} on, without a gap")
     for token, rows in sources.items():
+        if rows is not None and len(rows) == 0:
+            raise UserError(f"token {token} has no rows among its sources; expected some, or None for the mean of all")
         strange = [row for row in rows or () if row not in range(size)]
         if strange:
             raise UserError(f"token {token} has row {strange[0]} among its sources; the table has {size} rows")
@@ -105,6 +107,5 @@ def add_words(
 
 
 def _pieces(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids of the pieces into which `tokenizer` splits a word (as if after a space)."""
-    text = word.removeprefix("##") if word.startswith("##") else word
-    return tokenizer.encode_flat([text])[0].tolist()
+    """The ids of the pieces into which `tokenizer` splits a word after a space, where most words stand."""
+    return tokenizer.encode_flat([f" {word.removeprefix('##')}"])[0].tolist()

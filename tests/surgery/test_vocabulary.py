@@ -7,6 +7,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.surgery.vocabulary import add_words, set_token_rows
+from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
 
 PIECES = [
     *("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -111,7 +112,18 @@ def test_a_table_longer_than_the_vocabulary_is_not_appended_to(tokenizer, params
         add_words(CONFIG.replace(vocab_size=16), params, tokenizer, ["one"])
 
 
-@pytest.mark.parametrize("sources", [{13: None}, {12: [12]}, {-1: None}])
+def test_a_byte_level_word_starts_from_the_pieces_that_it_has_after_a_space(tmp_path):
+    bpe = Tokenizer.load(write(tmp_path, **byte_level_files()))
+    table = np.random.default_rng(1).normal(size=(bpe.vocab_size, 4)).astype(np.float32)
+    config = CONFIG.replace(model_type="roberta", vocab_size=len(table))
+    tree = {"embeddings": {"word_embeddings": table}}
+    _, tree, _, ids = add_words(config, tree, bpe, ["worlda"], initial="pieces")
+    pieces = bpe.tokens_to_ids(["Ġworld", "a"])
+    grown = tree["embeddings"]["word_embeddings"][ids["worlda"]]
+    np.testing.assert_allclose(grown, table[pieces].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sources", [{13: None}, {12: [12]}, {-1: None}, {12: []}])
 def test_ids_with_a_gap_and_rows_that_are_not_there_are_refused(params, sources):
     with pytest.raises(UserError):
         set_token_rows(CONFIG, params, sources)
