@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -175,9 +176,14 @@ class TaskModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A sha256, in hex, of the parameters in the type that matrix products use, and of the tokenizer."""
+        """A sha256, in hex, of all that decides the answers.
+
+        The parameters in the type that matrix products use, the tokenizer, the architecture (an ALBERT of fewer layers
+        has the same parameters), and how many tokens a row may have.
+        """
         sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
-        return hashlib.sha256("".join(sums).encode()).hexdigest()
+        rules = json.dumps({**self.config.to_json(), "longest": self.longest}, sort_keys=True)
+        return hashlib.sha256("".join((*sums, rules)).encode()).hexdigest()
 
     def take_parameters(self, params: Any) -> None:
         """Answers with these parameters of a model of the same config from now on; nothing is compiled again.

@@ -117,6 +117,16 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
 
 
+def test_models_of_equal_parameters_that_answer_otherwise_have_different_fingerprints(tmp_path):
+    """An unfinished file of vectors, or the parts of one, would be continued by the other."""
+    folder = export(tmp_path, "encoder", "albert", embedding_size=4)
+    found = {TextEmbedding(folder, runtime="xla", max_length=longest).fingerprint for longest in (None, LONGEST, 6)}
+    assert len(found) == 2
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 1', '"num_hidden_layers": 3'))
+    assert TextEmbedding(folder, runtime="xla").fingerprint not in found
+
+
 def test_a_family_without_a_pooler_is_said_to_have_none(tmp_path):
     folder = export(tmp_path, "encoder-no-pooler", "distilbert")
     with pytest.raises(UserError, match="model: the model has no pooler, which pooling='pooled' needs"):
