@@ -51,8 +51,9 @@ def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
 
     Args:
         path: a folder with one .jsonl file per set, directly in it or in its `data/`; a tar archive of such a folder,
-            plain, .gz or .zst; or a folder with one such archive and no .jsonl file. Each line is a JSON object with
-            sentence_good and sentence_bad; UID, linguistics_term and field are optional.
+            plain, .gz or .zst, of which the .jsonl files nearest to its root count; or a folder with one such archive
+            and no .jsonl file. Hidden files do not count. Each line is a JSON object with sentence_good and
+            sentence_bad; UID, linguistics_term and field are optional.
         limit: keep only so many pairs from the beginning of each set.
 
     Raises:
@@ -173,8 +174,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
 
 def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
     """Yields (name, name for messages, lines) of each .jsonl file, or if there is none, of each file in the archive."""
-    files = sorted(path.glob("*.jsonl")) or sorted((path / "data").glob("*.jsonl"))
-    archives = [file for file in sorted(path.glob("*.tar*")) if not file.name.startswith(".")]
+    files = _visible(path, "*.jsonl") or _visible(path / "data", "*.jsonl")
+    archives = _visible(path, "*.tar*")
     if not files and len(archives) > 1:
         raise UserError(f"{path}: has {len(archives)} archives; pass the path of one, such as {archives[0]}")
     yield from ((file.stem, str(file), read_lines(file)) for file in files)
@@ -182,17 +183,24 @@ def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
         yield from _in_archive(archives[0])
 
 
+def _visible(folder: Path, pattern: str) -> list[Path]:
+    return [file for file in sorted(folder.glob(pattern)) if not file.name.startswith(".")]
+
+
 def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
     plain = _unpacked(path)
     try:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if member.isreg() and not member.issparse() and name.endswith(".jsonl") and not name.startswith("."):
+            members = [(Path(one.name), one) for one in archive if one.isreg() and not one.issparse()]
+            files = [(name, one) for name, one in members if name.suffix == ".jsonl" and name.name[0] != "."]
+            # An archive of BLiMP's repository also has results of models, in a folder further down.
+            nearest = min((len(name.parts) for name, _ in files), default=0)
+            for name, member in files:
+                if len(name.parts) == nearest:
                     file = archive.extractfile(member)
                     assert file is not None
                     where = f"{path}, {member.name}"
-                    yield name.removesuffix(".jsonl"), where, _lines(file.readlines(), where)
+                    yield name.stem, where, _lines(file.readlines(), where)
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         if isinstance(error, UserError):
             raise

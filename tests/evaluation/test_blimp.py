@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,18 @@ def test_a_folder_and_an_archive_of_it_are_read_alike(data, tmp_path):
     assert read_blimp(tmp_path / "alone") == expected
     with pytest.raises(UserError, match=r"has 4 archives; pass the path of one, such as .*b\.tar"):
         read_blimp(tmp_path)
+
+
+def test_a_copy_of_the_repository_has_its_sets_alone(data, tmp_path):
+    copy = tmp_path / "blimp-master"
+    shutil.copytree(data, copy / "data")
+    (copy / "data" / "._zebra.jsonl").write_bytes(b"\x00\x05\x16\x07Mac OS X")
+    (copy / "raw_results" / "summary").mkdir(parents=True)
+    (copy / "raw_results" / "summary" / "models_summary.jsonl").write_text('{"name": "gpt2"}\n')
+    with tarfile.open(tmp_path / "blimp.tar.gz", "w:gz") as archive:
+        archive.add(copy, copy.name)
+    for path in (copy, copy / "data", tmp_path / "blimp.tar.gz"):
+        assert read_blimp(path) == read_blimp(data)
 
 
 @pytest.mark.slow
