@@ -90,7 +90,7 @@ def score(
         return _glue(kind, gold, predictions)
     if kind in PUBLISHED_TABLES:
         table = PUBLISHED_TABLES[kind]
-        return _table(read_agreed(gold, *table), table.columns.kind, gold, predictions)
+        return _table(read_agreed(gold, *table), table.columns.kind, gold, predictions, table.labels)
     columns = columns or Columns(None)
     return _table(read_table(gold, columns), columns.kind, gold, predictions)
 
@@ -163,9 +163,7 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
     names = GLUE["mnli" if task == "ax" else task].labels
 
     def label(_: str, cell: str, where: str) -> Label:
-        if names and cell not in names:
-            raise UserError(f"{where}: the prediction is {quoted(cell)}; expected one of {', '.join(names)}")
-        return cell if names else label_number(cell, where)
+        return _one_of(names, cell, where) if names else label_number(cell, where)
 
     examples = list(read_diagnostic(gold) if task == "ax" else read_glue(task, gold))
     if task == "ax" and not all(example.label for example in examples):
@@ -174,11 +172,20 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
     return diagnostic_scores(*pair) if task == "ax" else glue_scores(task, *pair)
 
 
-def _table(examples: Iterable[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
+def _one_of(names: Sequence[str], prediction: Label, where: str) -> Label:
+    if prediction not in names:
+        raise UserError(f"{where}: the prediction is {quoted(prediction)}; expected one of {', '.join(names)}")
+    return prediction
+
+
+def _table(
+    examples: Iterable[LabelledText], kind: str, gold: Path, predictions: Path, names: Sequence[str] = ()
+) -> Scores:
     columns = Columns(None, label="prediction", kind=kind)
 
     def label(_: str, cell: str, where: str) -> Label:
-        return read_label(cell, columns, where)
+        found = read_label(cell, columns, where)
+        return _one_of(names, found, where) if names else found
 
     labels = ((example.id, example.label) for example in examples)
     truth, guess = _paired(labels, gold, predictions, label)

@@ -219,6 +219,14 @@ def test_a_pair_without_a_label_that_readers_agreed_on_is_not_asked_for(tmp_path
     assert score("snli", gold, said)["accuracy"] == 0.5
 
 
+def test_a_prediction_that_the_task_does_not_have_is_one_line(tmp_path: Path):
+    gold = write(tmp_path / "a.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\na\tb\tentailment\n")
+    said = write(tmp_path / "said.csv", "id,prediction\n0,neutral\n1,1\n")
+    expected = "line 3: the prediction is '1'; expected one of contradiction, entailment, neutral"
+    with pytest.raises(UserError, match=expected):
+        score("snli", gold, said)
+
+
 def test_the_words_for_a_table_s_columns(tmp_path: Path, capsys):
     gold = write(tmp_path / "a.csv", "key,mood\nx,1\ny,2\nz,4\n")
     said = write(tmp_path / "said.csv", "id,prediction\nx,2\ny,2\nz,2\n")
