@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def _choices(kind: str, gold: Path, predictions: Path) -> Scores:
     counts = {question.id: len(question.first) for question in questions}
 
     def number(id: str, cell: str, where: str) -> int:
-        if not cell.isdecimal() or int(cell) >= counts[id]:
+        if not re.fullmatch("[0-9]{1,9}", cell) or int(cell) >= counts[id]:
             raise UserError(f"{where}: the prediction is {quoted(cell)}; expected a number from 0 to {counts[id] - 1}")
         return int(cell)
 

@@ -314,6 +314,8 @@ def test_choices(task: str, tmp_path: Path):
     assert score(task, gold, said) == {"accuracy": pytest.approx(2 / 3)}
     with pytest.raises(UserError, match=r"said.csv, line 2: the prediction is '4'; expected a number from 0 to 3"):
         score(task, gold, write(said, "id,prediction\n{},4\n{},1\n{},1\n".format(*ids)))
+    with pytest.raises(UserError, match=r"said.csv, line 2: the prediction is '9999.*; expected a number from 0 to 3"):
+        score(task, gold, write(said, "id,prediction\n{},{}\n{},1\n{},1\n".format(ids[0], "9" * 5000, *ids[1:])))
 
 
 def test_korquad(tmp_path: Path):
