@@ -106,8 +106,11 @@ def _check_row(task: str, row: dict[str, Any], where: str) -> None:
             raise UserError(f"{where}: has {field!r}, as runs of {', '.join(tasks)} write it, not of {task}; {advice}")
     if task == "squad2" and "no_answer_score" not in row:
         raise UserError(f"{where}: has no 'no_answer_score', which a run of task=squad2 writes; {advice}")
+    gold = row["gold"]
+    if task in _MARKS["question"] and not (isinstance(gold, list) and all(isinstance(text, str) for text in gold)):
+        raise UserError(f"{where}: 'gold' is {quoted(gold)}; expected a list of the right answers")
     is_label, expected = _labels_of(task)
-    for label in (row["label"],) if task in _MARKS["question"] else (row["gold"], row["label"]):
+    for label in (row["label"],) if task in _MARKS["question"] else (gold, row["label"]):
         if not is_label(label):
             raise UserError(f"{where}: the label is {quoted(label)}; {task} has {expected}; {advice}")
 

@@ -414,6 +414,7 @@ def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, c
         ),
         ("arc", {"gold": True, "label": 1}, "the label is True; arc has numbers of choices; say the run's own task"),
         ("squad1", {"gold": ["a"], "label": 1}, "the label is 1; squad1 has texts; say the run's own task"),
+        ("squad1", {"gold": "a b", "label": "a b"}, "'gold' is 'a b'; expected a list of the right answers"),
         (
             "squad2",
             {"gold": ["a"], "label": "a", "question": "?"},
