@@ -173,6 +173,17 @@ def test_answer_reads_rows_of_a_table(folders, tmp_path, capsys):
     assert [line.split("\t")[1] for line in lines] == [" ".join(row["answer"].split()) for row in found]
 
 
+def test_a_question_that_cannot_be_answered_has_null_odds(folders, tmp_path, capsys):
+    file, said, odds = (tmp_path / name for name in ("dev.json", "predictions.json", "odds.json"))
+    qas = [[{"id": id, "question": "o", "answers": []}] for id in "ab"]
+    paragraphs = [{"context": context, "qas": some} for context, some in zip(("held", " "), qas, strict=True)]
+    file.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    argv = ["answer", folders["question-answering"], str(file), "--output", str(said), "--null-odds", str(odds)]
+    assert main(argv) == 2
+    assert json.loads(said.read_text())["b"] == "" and json.loads(odds.read_text())["b"] == 1e9
+    assert "total" in output(capsys, "score", "squad2", file, said, "--na-prob-file", odds)
+
+
 def test_null_odds_of_two_questions_are_never_those_of_one_id(tmp_path, capsys):
     rows = [{"id": 1, "question": "o", "context": "hello"}, {"question": "o", "context": "held"}]  # whose id is 1, too
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

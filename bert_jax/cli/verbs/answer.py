@@ -93,6 +93,8 @@ def run(arguments: argparse.Namespace) -> None:
             if not arguments.json and len(questions) > 1:
                 say(error_line(answers))
             found.append([{"id": name, "answer": "", "score": 0.0, "error": str(answers)}])
+            if not isinstance(question, UserError):
+                odds[name] = _CERTAIN
             continue
         best = predict.describe(answers, arguments.top_k)
         found.append([{"id": name} | one for one in (best if arguments.top_k > 1 else [best])])
