@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import NoReturn, TextIO
 
 from bert_jax.cli.arguments import Parser
-from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words
+from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words, write_utf8
 from bert_jax.cli.shards import own_shard
 from bert_jax.cli.streaming import results_to
 from bert_jax.cli.training import PROGRAMS, checkout, programs, start
@@ -124,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 = done, 2 = user's mistake or a full disk (one line), 130 = Ctrl-C, 141 = closed pipe."""
     if sys.stdout is None:
         sys.stdout = _without_reader()
+    write_utf8()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         code = run(sys.argv[1:] if argv is None else argv)

@@ -6,6 +6,7 @@ in the code say `python -m bert_jax VERB` and `python -m train.NAME`; `in_own_wo
 
 import ast
 import contextlib
+import io
 import re
 import sys
 from collections.abc import Mapping
@@ -26,6 +27,12 @@ def begin(name: str) -> None:
     """Sets the name of the program that runs now, such as "bert-jax classify" or "python -m train.pretrain"."""
     global _own_name
     _own_name = name
+
+
+def write_utf8() -> None:
+    """Makes stdout UTF-8, as files of texts and results are, whatever the locale: Latin-1 lacks most characters."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
 
 
 def own_name() -> str:

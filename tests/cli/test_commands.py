@@ -352,6 +352,14 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(argv, capsys):
     assert "--help" in err
 
 
+def test_results_are_utf8_whatever_the_locale_says(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setitem(info.VERBS, "info", info.VERBS["info"]._replace(run=lambda _: serve.write("日本 é")))
+    assert main(["info", "my-bert"]) == 0
+    assert stdout.buffer.getvalue() == "日本 é\n".encode()  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
 def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
     def interrupt(_):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, Self
 
-from bert_jax.cli.program import begin, error_line, own_name
+from bert_jax.cli.program import begin, error_line, own_name, write_utf8
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cpu import keep_freed_memory
@@ -26,6 +26,7 @@ EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_HUNG, EXIT_INTERRUPTED = 74, 75, 76, 130
 
 def run_program(main: Callable[[list[str]], int], called: str | None = None) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process with its exit code; `called` as `exit_code`."""
+    write_utf8()
     set_up_logging()
     note_start()
     code = EXIT_BUG
