@@ -31,6 +31,8 @@ while true; do
       echo "the run ended with exit code $code"
       give_back || echo "the pod still costs: gcloud compute tpus queued-resources delete $NAME --zone=$ZONE --force" >&2
       exit "$code"
+    else
+      "$here/tpu_vm.sh" revive "$@" || again "the hosts do not answer"
     fi
     ;;
   SUSPENDED | FAILED) # taken away, or never there: it is asked for again

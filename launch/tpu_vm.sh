@@ -5,6 +5,8 @@
 #     launch/tpu_vm.sh create                       SPOT=yes: cheaper, and may be taken away
 #     launch/tpu_vm.sh setup                        copies the last commit to every host and installs it there
 #     launch/tpu_vm.sh start configs/bert_base.py data=gs://BUCKET/data run=gs://BUCKET/runs/base
+#     launch/tpu_vm.sh revive configs/...           the same command where it neither goes on nor has ended: on a host that
+#                                                   was started anew, say
 #     launch/tpu_vm.sh log | running | code | stop | delete
 #                                                   follow the first host's log; 0 if a run is going on; how it ended;
 #                                                   save and stop; end the cost
@@ -21,8 +23,10 @@ on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its numbe
   "${tpu_vm[@]}" ssh "$NAME" --zone="$ZONE" --worker="$1" --command="$2"
 }
 
+# The number of a process means another one after the host was started anew.
 # shellcheck disable=SC2016 # the hosts expand it
-running='kill -0 "$(cat ~/run.pid 2>/dev/null)" 2>/dev/null'
+boot='$(cat /proc/sys/kernel/random/boot_id)'
+running="{ read -r pid boot <~/run.pid && [ \"\$boot\" = \"$boot\" ] && kill -0 \"\$pid\"; } 2>/dev/null"
 
 case ${1:-} in
 create)
@@ -41,22 +45,26 @@ setup)
     { [ -x .venv/bin/python ] || $uv venv --quiet --python 3.11 .venv; } &&
     $uv pip install --quiet --constraint constraints/newest.txt --editable ".[train,tpu,gcs]"'
   ;;
-start)
-  shift
-  (($#)) || { echo "say what to train: $0 start configs/bert_base.py data=... run=..." >&2 && exit 2; }
+start | revive)
+  verb=$1 && shift
+  (($#)) || { echo "say what to train: $0 $verb configs/bert_base.py data=... run=..." >&2 && exit 2; }
   printf -v words ' %q' "$@"
   [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ] || printf -v cache 'JAX_COMPILATION_CACHE_DIR=%q ' "$JAX_COMPILATION_CACHE_DIR"
-  on all "$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }
+  case $verb in
+  start) first="$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }" ;;
+  revive) first="{ $running || [ -s ~/run.code ]; } && exit" ;;
+  esac
+  on all "$first
     cd bert_jax && rm -f ~/run.code && { ${cache:-}RESTART_CODE=~/run.code nohup launch/restart.sh \
-    .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
+    .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & echo \"\$! $boot\" >~/run.pid; }"
   ;;
 running) on 0 "$running" ;; # ends with 0 if a run is going on
 log) on 0 'tail -n 40 -F run.log' ;;
 code) on 0 'cat run.code 2>/dev/null || true' ;;
-stop) on all "$running && kill -TERM \$(cat ~/run.pid) || true" ;;
+stop) on all "$running && kill -TERM \"\$pid\" || true" ;;
 delete) "${tpu_vm[@]}" delete "$NAME" --zone="$ZONE" --quiet ;;
 *)
-  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
   exit 2
   ;;
 esac

@@ -311,6 +311,31 @@ def test_a_run_on_a_tpu_vm_is_stopped_and_not_started_twice(pod: Path):
     assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0  # nothing is left to stop
 
 
+def test_a_host_that_was_started_anew_joins_the_run_again_and_no_other_is_touched(pod: Path):
+    for host in ("host-0", "host-1"):
+        trap = "#!/bin/bash\ntrap 'exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n"
+        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", trap)
+    assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
+    process, boot = (pod / "host-1" / "run.pid").read_text().split()
+    # The number is that of another process by now, which goes on.
+    (pod / "host-1" / "run.pid").write_text(f"{process} {'0' * len(boot)}\n")
+    for starts in (["start"] * 2, ["start"] * 2):  # the second time there is nothing to do
+        assert on_pod(pod, "tpu_vm.sh", "revive", "configs/tiny.py").returncode == 0
+        deadline = time.monotonic() + 30
+        while lines(pod / "host-1" / "bert_jax" / "starts") != starts and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert lines(pod / "host-1" / "bert_jax" / "starts") == starts
+        assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
+    assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "run.code") == ["75"]
+    os.kill(int(process), signal.SIGTERM)
+    assert on_pod(pod, "tpu_vm.sh", "revive", "configs/tiny.py").returncode == 0  # it has ended
+    assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
+
+
 def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     repository = pod / "checkout"
     commands = (
@@ -351,6 +376,30 @@ def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path
     assert calls == [create, create, delete, create, delete]
     assert "not asked for; the next round" in ended.stderr  # when the network failed
     assert on_pod(pod, "queued_resource.sh").returncode == 2
+
+
+def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
+    (pod / "states").write_text("ACTIVE\n" * 2000)
+    (pod / "bin" / "git").symlink_to("/bin/true")
+    executable(pod / "bin" / "python3", "#!/bin/bash\n")
+    executable(pod / "bin" / "tar", "#!/bin/bash\n")
+    for host in ("host-0", "host-1"):
+        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
+        waits = '#!/bin/bash\necho start >> starts\nuntil [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
+        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
+    between_rounds = """#!/bin/bash
+cd "$FAKE"
+echo round >> rounds
+case $(wc -l < rounds) in
+1) until [ -s host-1/bert_jax/starts ]; do /bin/sleep 0.02; done; echo "$$ anew" > host-1/run.pid ;;
+3) touch host-0/go host-1/go ;;
+esac
+"""
+    executable(pod / "bin" / "sleep", between_rounds)
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
+    assert ended.returncode == 0, ended.stderr
+    assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
+    assert lines(pod / "host-1" / "bert_jax" / "starts") == ["start"] * 2
 
 
 # --- Slurm ---
