@@ -385,7 +385,9 @@ def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
     executable(pod / "bin" / "tar", "#!/bin/bash\n")
     for host in ("host-0", "host-1"):
         executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
-        waits = '#!/bin/bash\necho start >> starts\nuntil [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
+        waits = (
+            '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
+        )
         executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
     between_rounds = """#!/bin/bash
 cd "$FAKE"
@@ -398,6 +400,7 @@ esac
     executable(pod / "bin" / "sleep", between_rounds)
     ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
     assert ended.returncode == 0, ended.stderr
+    assert wait_for_lines(pod / "host-1" / "run.code") == ["0"]
     assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
     assert lines(pod / "host-1" / "bert_jax" / "starts") == ["start"] * 2
 
