@@ -107,9 +107,7 @@ class PrepareOptions(ShownConfig):
     runner: str = RUNNERS[0]
     beam: tuple[str, ...] = ()  # Beam's pipeline options
     shard_bytes: int = 16 << 20
-    exclude: Path | None = (
-        None  # the run directory, whose files are no text where it lies in an input; None: the output
-    )
+    exclude: Path | None = None  # a folder that is no text where it lies in an input; None: the output
     for_run: bool = False  # train.pretrain prepares text=: messages name the options as its fields
 
     def __post_init__(self):

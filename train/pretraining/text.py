@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -192,31 +192,15 @@ def prepare_options(config: PretrainConfig, run: RunDirectory) -> PrepareOptions
     """How a run prepares its `text=`: all fields of `text_options`, under the same names."""
     options = config.text_options
     vocab = options.vocab or config.init
-    fields: dict[str, Any] = {
+    given: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
+    given |= {
         "inputs": inputs_in(str(config.text)),
         "output": Path(run.data),
-        "format": options.format,
-        "field": options.field,
-        "unwrap": options.unwrap,
-        "documents": options.documents,
-        "dedupe": options.dedupe,
-        "sentences": options.sentences,
-        "language": options.language,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
-        "character_coverage": options.character_coverage,
-        "cased": options.cased,
-        "strip_accents": options.strip_accents,
-        "objective": options.objective,
-        "rows": options.rows,
-        "twice": options.twice,
         "max_seq_length": tuple(sorted({phase.length for phase in config.phases})),
-        "short_seq_prob": options.short_seq_prob,
-        "dupe_factor": options.dupe_factor,
-        "held_out": options.held_out,
         "seed": config.seed,
-        "workers": options.workers,
         "exclude": Path(run.path),
         "for_run": True,
     }
-    return PrepareOptions(**fields)
+    return PrepareOptions(**given)
