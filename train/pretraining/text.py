@@ -12,6 +12,7 @@ from typing import Any
 
 from bert_jax.data.text.sources import CorpusFile, find_sources
 from bert_jax.errors import UserError
+from bert_jax.files import expand_home
 from bert_jax.formats.source import Source
 from bert_jax.runtime import hosts
 from train.preparation.directory import prepare
@@ -190,17 +191,19 @@ def _check_source(config: PretrainConfig, given: frozenset[str], source: Source 
 
 def prepare_options(config: PretrainConfig, run: RunDirectory) -> PrepareOptions:
     """How a run prepares its `text=`: all fields of `text_options`, under the same names."""
-    options = config.text_options
+    options, inputs, own = config.text_options, inputs_in(str(config.text)), Path(run.path)
+    # A file of the run that is named is text, as the demo's is; what lies in a folder that is named is not.
+    names_own = any(own.resolve() in expand_home(name).resolve().parents for name in inputs)
     vocab = options.vocab or config.init
     given: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
     given |= {
-        "inputs": inputs_in(str(config.text)),
+        "inputs": inputs,
         "output": Path(run.data),
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "max_seq_length": tuple(sorted({phase.length for phase in config.phases})),
         "seed": config.seed,
-        "exclude": Path(run.path),
+        "exclude": None if names_own else own,
         "for_run": True,
     }
     return PrepareOptions(**given)

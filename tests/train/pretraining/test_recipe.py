@@ -198,6 +198,16 @@ def test_every_option_of_the_text_reaches_the_preparation(tmp_path):
     assert prepare_options(override(PretrainConfig(), {"text_options.vocab": "old"}), run).vocab == "old"
 
 
+def test_only_a_file_that_is_named_is_text_within_the_run(tmp_path):
+    run = RunDirectory(str(tmp_path / "run"))
+    for text, exclude in (
+        (tmp_path, tmp_path / "run"),
+        (f"{tmp_path}/run/own.jsonl", None),
+        (f"{tmp_path}/run/*.txt", None),
+    ):
+        assert prepare_options(PretrainConfig(text=str(text)), run).exclude == exclude
+
+
 def test_the_line_of_a_config_file_is_named_whatever_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(_CONFIG.format("log_every='4'"))
     monkeypatch.chdir(tmp_path)
