@@ -98,7 +98,13 @@ def mean_metrics(sums: Sums) -> Metrics:
 
 
 class _MeanLoss:
-    """What the objectives of fine-tuning share: the loss is a mean, and the metric is accuracy (with dropout)."""
+    """What the objectives of fine-tuning share: the loss is a mean, and the metric is accuracy (with dropout).
+
+    The mean is over rows, unless an objective has other denominators.
+    """
+
+    def denominators(self, batch: Batch) -> dict[str, Array]:
+        return {"denominator": jnp.asarray(batch["weights"]).sum()}
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
         return mean_loss(sums["loss_sum"], denominators["denominator"])
@@ -155,9 +161,6 @@ class SeveralLabels(_MeanLoss):
 class Regression(_MeanLoss):
     """Mean squared error over rows, without an accuracy. The batch has labels, float [B]."""
 
-    def denominators(self, batch: Batch) -> dict[str, Array]:
-        return {"denominator": jnp.asarray(batch["weights"]).sum()}
-
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         return {"loss_sum": squared_error_sum(apply().logits[:, 0], batch["labels"], batch["weights"])}
 
@@ -172,9 +175,6 @@ class AnswerSpan(_MeanLoss):
     The batch has start_positions and end_positions, integer [B], which are 0 ([CLS]) if the window contains no answer,
     and attention_mask: padding gets probability 0. Accuracy is the share of windows with both ends correct.
     """
-
-    def denominators(self, batch: Batch) -> dict[str, Array]:
-        return {"denominator": jnp.asarray(batch["weights"]).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         output, weights = apply(), batch["weights"]
