@@ -93,7 +93,7 @@ def compile_many_train_step(
     accumulation: int = 1,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
-    with_decay: bool = False,
+    with_numbers: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Compile `train_step`, mapped over all runs with `jax.vmap`.
 
@@ -107,21 +107,21 @@ def compile_many_train_step(
         rates: from `layer_rates`.
         accumulation: as for `train_step`.
         batches, factors: as for `make_optimizer`.
-        with_decay: the function takes `decay` as its sixth argument, int32 [R, 2].
+        with_numbers: the function takes the `numbers` of `train_step` as its sixth argument, [R, 2].
 
     Returns:
         The jitted function (states, batches, keys, peaks, objective) -> (states, metrics). All have leaves [R, ...],
         except the objective, which all runs share; peaks are the learning rates, float32 [R]. The states are donated.
     """
 
-    def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective, *decay: Array) -> Any:
+    def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective, *numbers: Array) -> Any:
         options = {"peak": peak, "batches": batches, "factors": factors}
         tx, schedule = make_optimizer(optimizer, **options), make_schedule(optimizer, **options)
         tx = tx if rates is None else with_rates(tx, rates)
         return _finite(
             state,
             *train_step(
-                *(state, batch, key, objective, *decay),
+                *(state, batch, key, objective, *numbers),
                 model=model,
                 tx=tx,
                 schedule=schedule,
@@ -131,8 +131,8 @@ def compile_many_train_step(
 
     layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
     return jax.jit(
-        jax.vmap(one, in_axes=(0, 0, 0, 0, None, *[0] * with_decay)),
-        in_shardings=(layout, layout, layout, layout, everywhere, *[layout] * with_decay),
+        jax.vmap(one, in_axes=(0, 0, 0, 0, None, *[0] * with_numbers)),
+        in_shardings=(layout, layout, layout, layout, everywhere, *[layout] * with_numbers),
         out_shardings=(layout, everywhere),
         donate_argnums=0,
     )

@@ -171,7 +171,7 @@ class TogetherJob(Untimed):
                 accumulation=parts,
                 batches=config.batches,
                 factors=config.rates,
-                with_decay=differ,
+                with_numbers=differ,
             )
         )
         self._keys = jax.random.wrap_key_data(
