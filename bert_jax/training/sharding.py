@@ -1,12 +1,11 @@
 """Sharding: the mesh, the table from parameter path to PartitionSpec, shardings of any tree, sharded batches."""
 
 import collections
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import jax
@@ -299,7 +298,7 @@ def gather(pieces: Any, mesh: Mesh, axis: str, dtype: DTypeLike = np.float32) ->
 
 
 # Plain autodiff would add up the gradients in the type in which the pieces travel.
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _gathered(axis: str, place: int, dtype: np.dtype, piece: jax.Array) -> jax.Array:
     return jax.lax.all_gather(piece.astype(dtype), axis, axis=place, tiled=True).astype(piece.dtype)
 
