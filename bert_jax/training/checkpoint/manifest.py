@@ -55,7 +55,7 @@ class Manifest:
     step: int
     metadata: dict[str, Any]
     tree: dict[str, LeafType]
-    files: dict[str, tuple[str, int]]
+    files: Sums
     extra: bool = False
 
 
@@ -67,7 +67,7 @@ def write_manifest(
     tree: Mapping[str, LeafType],
     files: Sums,
     extra: bool = False,
-) -> Manifest:
+) -> None:
     """Writes the manifest of a finished step, whose files have been synced to disk.
 
     After a power cut the step either has its manifest, and then all files listed there are on the disk, or it has none.
@@ -85,7 +85,6 @@ def write_manifest(
     # The step's name is an entry of its parent directory, and that directory's name an entry of the next.
     sync(directory.parent)
     sync(directory.parent.parent)
-    return manifest
 
 
 def read_manifest(directory: epath.Path) -> Manifest:
@@ -173,7 +172,7 @@ def path_keys(path: tuple[Any, ...]) -> tuple[str, ...]:
 
     They do not include the containers' classes, so a state can be read into other classes with the same names.
     """
-    return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
 def flatten(tree: Any) -> dict[str, Any]:
