@@ -71,7 +71,6 @@ def scale_by_moments(
         return MomentsState(jnp.zeros([], jnp.int32), mu, jax.tree.map(jnp.copy, zeros))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, MomentsState]:
-        del params
         count = jnp.asarray(optax.safe_increment(state.count))
         kept, added, corrected = b2(count, extra["step"]) if callable(b2) else (b2, 1 - b2, _one_minus_power(b2, count))
         keep = b1 or 0.0

@@ -47,7 +47,6 @@ def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.G
         return MuonState(jnp.zeros([], jnp.int32), jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MuonState]:
-        del params
         count = jnp.asarray(optax.safe_increment(state.count))
         mu = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state.mu, updates)
         now, ahead = (1 - momentum**n for n in (count, count + 1))

@@ -106,7 +106,6 @@ def _tail_begins(share: float, total_steps: int, traced: bool, extra: dict[str, 
 
 def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        del params
         learning_rate = schedule(*schedule_arguments(extra))
         return jax.tree.map(lambda u: -learning_rate * u, updates), state
 
