@@ -333,9 +333,7 @@ class RandomBatches:
         With sentence pairs, the second half of each sequence has token type 1.
         """
         length, predictions = self._length, self._predictions
-        rows_B = np.arange(self.batch_size)
-        if rows is not None:
-            rows_B = rows_B[rows]
+        rows_B = rows_of(step, rows, self.batch_size)
         keys_B = derive(self._seed, step, rows_B)
 
         def bits(purpose: int, width: int) -> np.ndarray:
