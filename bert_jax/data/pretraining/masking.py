@@ -395,10 +395,10 @@ def _walk_order(word_BL: np.ndarray, starts_BL: np.ndarray, bits_BL: np.ndarray,
     """Word numbers in the order of their random bits, int64 [G, B]; rows with fewer words are padded with G."""
     low = np.uint32((1 << (G + 1).bit_length()) - 1)
     # The word's number in the low bits makes keys unique, so the order does not depend on how a sort breaks ties.
-    keys_BL = np.where(starts_BL, (bits_BL & ~low) | word_BL.astype(np.uint32), np.uint32(0xFFFFFFFF))
+    keys_BL = np.where(starts_BL, (bits_BL & ~low) | word_BL.astype(np.uint32), _NEVER)
     keys_BL.sort(axis=1)
     keys_GB = keys_BL.T[:G]
-    return np.where(keys_GB == np.uint32(0xFFFFFFFF), G, (keys_GB & low).astype(np.int64))
+    return np.where(keys_GB == _NEVER, G, (keys_GB & low).astype(np.int64))
 
 
 def _draw_lengths(keys_B: np.ndarray, G: int, ngram: int) -> np.ndarray:
