@@ -21,7 +21,7 @@ class GlueTask(NamedTuple):
         labels: names by id; empty for a number (STS-B).
         test_text: column(s) in the test file, which has a header and the id in column 0.
         header: whether train and dev have one.
-        dev: names of the dev files, without the suffix; test_files likewise.
+        dev, test: names of the dev files and of the test files, without the suffix.
         skips_short_rows: a few lines of QQP lack columns; the published code skips them. In a test file, where
             every id must be predicted, a missing text is an empty text.
         metric: the task's main score, the first of the names that `train` reports.
