@@ -84,8 +84,7 @@ def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
     if capital is not None:
         raise UserError(
             f"{path}: has capital letters (piece {quoted(capital)}), and no tokenizer_config.json says whether to "
-            "lower-case "
-            "text: say cased=True or cased=False, or write do_lower_case there"
+            "lower-case text: say cased=True or cased=False, or write do_lower_case there"
         )
     return False
 
@@ -127,7 +126,7 @@ def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
     _check_special_tokens(path, ROBERTA, special_tokens, f"its {len(ids)} tokens: not a RoBERTa vocabulary?")
     with library_errors(str(path)):
         backend = byte_level_backend(ids, merges)
-        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
+        beside.put_special_tokens(backend, special_tokens)
         set_byte_level_rules(backend, special_tokens, beside.settings)
     return TokenizerParts(backend, _in_id_order(backend, [], path), special_tokens, family=ROBERTA)
 
@@ -205,7 +204,7 @@ def read_spiece_model(path: Path, family: Family, beside: Beside) -> TokenizerPa
         settings = replace(settings, cased=guess_cased(path, list(ids)))
     with library_errors(str(path)):
         backend = unigram_backend(pieces, unk_id)
-        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
+        beside.put_special_tokens(backend, special_tokens)
         set_unigram_rules(backend, family, special_tokens, settings, charsmap=spiece.charsmap)
     vocabulary = _in_id_order(backend, list(ids), path)
     return TokenizerParts(backend, vocabulary, special_tokens, family=family, spiece=spiece.data)

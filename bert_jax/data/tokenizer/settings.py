@@ -85,20 +85,17 @@ class Beside:
         known = {*tokens, *(entry["content"] for entry in self.added.values())}
         return special_tokens_of(family, {role: entry["content"] for role, entry in self.named.items()}, known)
 
-    def put_special_tokens(
-        self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], *, mask_takes_space: bool
-    ) -> None:
+    def put_special_tokens(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
         """Mark the special tokens in a pipeline's vocabulary, and add the tokens that it lacks.
 
-        mask_takes_space: whether the mask token swallows the spaces on its left if no file says.
+        The mask token swallows the spaces on its left, unless a file says otherwise.
 
         Raises:
             UserError: an added token that would not get the id that its file gives.
         """
         mask = special_tokens.get("mask")
         entries = [*self.added.values(), *self.named.values()]
-        said = [bool(entry["lstrip"]) for entry in entries if entry["content"] == mask and "lstrip" in entry]
-        takes_space = said[0] if said else mask_takes_space
+        takes_space = next((bool(e["lstrip"]) for e in entries if e["content"] == mask and "lstrip" in e), True)
         for token in special_tokens.values():
             if backend.token_to_id(token) is not None:
                 lstrip = token == mask and takes_space
