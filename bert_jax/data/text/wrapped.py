@@ -175,9 +175,8 @@ def _joins(block: list[str], column: Column | None) -> list[bool]:
         full, indent, next_indent = left < 0, _indent(a), _indent(b)
         if in_list and _ITEM.match(b):
             joins.append(False)
-        elif (
-            next_indent > indent
-        ):  # a paragraph's first line is indented, unless an item's or an entry's other lines are
+        elif next_indent > indent:
+            # A paragraph's first line is indented, unless an item's or an entry's other lines are.
             joins.append(full and (_starts_low(b) or (in_list and bool(_ITEM.match(a)))))
         elif next_indent > 1:
             joins.append(full)
