@@ -43,7 +43,7 @@ from bert_jax.inference.compiled.run import read_programs, read_weights
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, TaskModel
 from bert_jax.model.layers import platform_dtype
-from bert_jax.tree import as_numpy, unflatten
+from bert_jax.tree import as_numpy, first_not_finite, unflatten
 
 logger = logging.getLogger(__name__)
 
@@ -231,9 +231,8 @@ def _beside(task: str, model: TaskModel, masks: int) -> dict[str, Any]:
 
 def _weights(model: TaskModel) -> dict[str, np.ndarray]:
     flat = as_numpy(jax.device_get(model.engine.programs.params))
-    for path, array in flat.items():
-        if not np.isfinite(array).all():
-            raise UserError(f"{model.source}: {path} has values that are not finite; expected finite weights")
+    if (path := first_not_finite(flat.items())) is not None:
+        raise UserError(f"{model.source}: {path} has values that are not finite; expected finite weights")
     return flat
 
 

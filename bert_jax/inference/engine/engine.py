@@ -31,7 +31,7 @@ from bert_jax.inference.engine.batching import (
     sizes_for,
 )
 from bert_jax.inference.runtimes.runtime import Outputs, Runtime, Shape
-from bert_jax.tree import flatten
+from bert_jax.tree import first_not_finite, flatten
 
 IN_FLIGHT = 4  # batches that the devices may still be computing
 PACKED_LENGTH = 128  # the shortest row that several sequences share
@@ -251,7 +251,6 @@ class Engine:
 
 def why_not_finite(params: Any) -> str:
     """Explains why a model's outputs are not finite: names the first parameter that is not finite, if there is one."""
-    for path, value in flatten(params).items():
-        if not np.isfinite(value).all():
-            return f"parameter {path} is not finite (NaN or infinite), so the model's outputs are not either"
+    if (path := first_not_finite(flatten(params).items())) is not None:
+        return f"parameter {path} is not finite (NaN or infinite), so the model's outputs are not either"
     return "the model's outputs are not finite, although its parameters are: try dtype float32"
