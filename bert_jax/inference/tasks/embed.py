@@ -287,12 +287,12 @@ def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[
         The cosines, float32 [Q, k], and the row numbers, int64 [Q, k]. The cosine of a row of NaN is -inf.
     """
     top_k = min(top_k, len(corpus_ND))
-    corpus_ND = _of_length_one(corpus_ND)
+    corpus_ND = of_length_one(corpus_ND)
     scores = np.zeros((len(queries_QD), top_k), np.float32)
     rows = np.zeros((len(queries_QD), top_k), np.int64)
     step = max(1, _BLOCK // max(len(corpus_ND), 1))
     for begin in range(0, len(queries_QD) if top_k else 0, step):
-        some_QN = _of_length_one(queries_QD[begin : begin + step]) @ corpus_ND.T
+        some_QN = of_length_one(queries_QD[begin : begin + step]) @ corpus_ND.T
         some_QN = np.where(np.isnan(some_QN), -np.inf, some_QN)
         bound_Q1 = -np.partition(-some_QN, top_k - 1, axis=1)[:, top_k - 1 : top_k]
         for query, (found_N, bound) in enumerate(zip(some_QN, bound_Q1[:, 0], strict=True), begin):
@@ -302,5 +302,6 @@ def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[
     return scores, rows
 
 
-def _of_length_one(vectors: np.ndarray) -> np.ndarray:
+def of_length_one(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [N, D] scaled to length one; zero stays zero."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -9,7 +9,7 @@ import numpy as np
 from bert_jax.data.text.corpus import check_language, split_sentences
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.embed import TextEmbedding
+from bert_jax.inference.tasks.embed import TextEmbedding, of_length_one
 from bert_jax.inference.tasks.task_model import ON_ERROR, Results, Running, first_of
 from bert_jax.inference.tasks.task_source import check_count, check_text, items_of, shortened
 
@@ -186,7 +186,7 @@ def key_sentences(
     Returns:
         The numbers of the sentences, int64 [count], in the order of the text, and their centrality, float64 [count].
     """
-    unit_ND = _unit(vectors_ND)
+    unit_ND = of_length_one(vectors_ND)
     scores_N = centrality(vectors_ND)
     worth_N = scores_N / scores_N.max(initial=np.finfo(float).tiny)
     nearest_N, chosen = np.zeros(len(worth_N)), []
@@ -206,7 +206,7 @@ def centrality(vectors_ND: np.ndarray, *, damping: float = DAMPING) -> np.ndarra
     and the weight of an edge is the cosine of its two sentences, or 0 if that is negative. From a sentence without
     edges the random walk continues at any sentence. Time is quadratic in N, memory is not.
     """
-    unit_ND = _unit(vectors_ND)
+    unit_ND = of_length_one(vectors_ND)
     if not len(unit_ND):
         return np.zeros(0)
     degrees_N = np.concatenate([weights.sum(axis=1, dtype=np.float64) for weights in _weights(unit_ND)])
@@ -229,8 +229,3 @@ def _weights(unit_ND: np.ndarray) -> Iterator[np.ndarray]:
         rows = np.arange(len(block))
         block[rows, begin + rows] = 0
         yield block
-
-
-def _unit(vectors_ND: np.ndarray) -> np.ndarray:
-    lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return vectors_ND / np.maximum(lengths_N1, 1e-12)
