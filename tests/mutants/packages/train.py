@@ -349,7 +349,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         METER,
-        "self._meter.shift(time.monotonic() - self._start)",
+        "self._since += time.monotonic() - start",
         "pass",
         "evaluations count in the speed",
         (f"{OF_METER}::test_speeds_leave_the_compilers_time_and_pauses_out",),

@@ -3,7 +3,8 @@ the run has used since its first step."""
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -176,12 +177,14 @@ class Meter:
         rows = [{name: _json_of(value) for name, value in row.items()} for row in self._rows]
         return ({} if spent is None else {"spent": spent._asdict()}) | {"unlogged": rows}
 
-    def pause(self) -> "_Pause":
-        """Context manager that leaves the time spent inside it (an evaluation, a save, compiling) out of the speeds."""
-        return _Pause(self)
-
-    def shift(self, seconds: float) -> None:
-        self._since += seconds
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """Leaves the time spent inside it (an evaluation, a save, compiling) out of the speeds."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since += time.monotonic() - start
 
 
 def _json_of(values: np.ndarray) -> Any:
@@ -189,14 +192,3 @@ def _json_of(values: np.ndarray) -> Any:
     if np.isfinite(values).all():
         return values.tolist()
     return values.astype(str).tolist()
-
-
-class _Pause:
-    def __init__(self, meter: Meter):
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_) -> None:
-        self._meter.shift(time.monotonic() - self._start)
