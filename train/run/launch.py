@@ -110,7 +110,9 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         config,
         run or f"runs/{name}",
         allow_change,
-        *("--dry-run" in options, "--json" in options, frozenset(fields)),
+        dry_run="--dry-run" in options,
+        as_json="--json" in options,
+        given=frozenset(fields),
         named=bool(run),
         hosts=of_hosts,
     )
