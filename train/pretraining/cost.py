@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from bert_jax.files import is_remote
 from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.training.sharding import (
     MeshBatches,
@@ -37,6 +38,7 @@ from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.chips import peak_flops
 from train.run.config import to_json
+from train.run.directory import RunDirectory
 from train.run.step_cost import EVALUATION, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
@@ -268,12 +270,7 @@ def _disk_facts(
 
 
 def _free(directory: str) -> int | None:
-    if "://" in directory:
-        return None
-    path = Path(directory).absolute()
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
+    return None if is_remote(directory) else shutil.disk_usage(RunDirectory(directory).nearest_folder()).free
 
 
 def _settings_that_fit(plan: TimedSteps, machine: Machine, phase: Phase) -> Iterator[dict[str, Any]]:
