@@ -13,7 +13,8 @@ from bert_jax.training.sharding import MeshConfig, batch_pieces, divisors, piece
 from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.phases import Phase
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
 from train.pretraining.steps import Steps
 

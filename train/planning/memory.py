@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from train.pretraining.recipe import Phase
+from train.pretraining.phases import Phase
 from train.pretraining.steps import Steps
 
 _TOO_BIG = re.compile(r"RESOURCE_EXHAUSTED.*?\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", re.S)

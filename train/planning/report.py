@@ -8,7 +8,7 @@ from rich.table import Table
 
 from train.planning.machines import CPU, Topology, read_topology
 from train.pretraining.cost_report import duration, size
-from train.pretraining.recipe import Phase
+from train.pretraining.phases import Phase
 from train.run.chips import CHIPS
 
 _UNITS = ((1, "hours"), (60, "minutes"), (3600, "seconds"))  # how many an hour has

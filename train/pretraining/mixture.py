@@ -10,7 +10,8 @@ import numpy as np
 
 from bert_jax.data.pretraining.mixture import MixedBatches, Pattern, directories_in
 from bert_jax.errors import UserError
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.phases import Phase
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import HELD_OUT, DataSource, PreparedData, RandomData
 
 

@@ -19,7 +19,8 @@ from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.data.pretraining.packing import Packing
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.phases import Phase
+from train.pretraining.recipe import PretrainConfig
 from train.run.config import as_given
 
 HELD_OUT = "held-out"
