@@ -359,10 +359,8 @@ _KEPT = {"muon": "Muon's momentum of the layers' matrices", "schedule-free": "Sc
 def _check_same_moments(config: PretrainConfig, source: Source, earlier: Mapping[str, Any]) -> None:
     """Raises UserError if the source's optimizer, with these fields, keeps other arrays than the run's."""
     ours = vars(config.optimizer)
-    kinds, average = (
-        [_KEPT.get(run["name"], "Adam's moments of all parameters") for run in (earlier, ours)],
-        [any(run.get(name) is not None for name in _AVERAGES) for run in (earlier, ours)],
-    )
+    kinds = [_KEPT.get(run["name"], "Adam's moments of all parameters") for run in (earlier, ours)]
+    average = [any(run.get(name) is not None for name in _AVERAGES) for run in (earlier, ours)]
     if kinds[0] != kinds[1]:
         kept = f"{kinds[0]}, and optimizer.name={ours['name']} keeps others"
     elif average[0] != average[1]:
