@@ -3,6 +3,7 @@
 The text is HLO as `compiled.as_text()` gives it, scheduled and for one device.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -104,10 +105,7 @@ def array_bytes(shape: str, *, of_memory: bool = False) -> int:
         # 1 is VMEM, 2 has scalars and flags, 3 is the CMEM of a v4.
         if of_memory and layout and re.search(r"S\([123]\)", layout):
             continue
-        count = 1
-        for size in filter(None, sizes.split(",")):
-            count *= int(size)
-        total += count * _element_bytes(kind)
+        total += math.prod(map(int, filter(None, sizes.split(",")))) * _element_bytes(kind)
     return round(total)
 
 
@@ -290,11 +288,8 @@ class _Reader:
             return int(found[2])
         if (found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text)) is not None:
             sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
-            group = 1
-            for name in re.findall(r"'(\w+)'", found[2]):
-                group *= sizes[name]
-            return group
-        if (found := re.search(r"source_target_pairs=\{(.*?)\}\}", text)) is not None:
+            return math.prod(sizes[name] for name in re.findall(r"'(\w+)'", found[2]))
+        if re.search(r"source_target_pairs=\{(.*?)\}\}", text) is not None:
             return 2
         return self._devices
 
