@@ -27,7 +27,7 @@ from bert_jax.files import expand_home
 from train.preparation.directory import check, prepare
 from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions
 from train.preparation.show import print_report, show
-from train.run.ending.stopping import run_program
+from train.run.ending.stopping import EXIT_DONE, run_program
 
 __all__ = ["PrepareOptions", "main", "prepare"]
 
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
         if words.show:
             length = words.max_seq_length[0] if words.max_seq_length else None
             show(words.show, split=words.split, max_seq_length=length, limit=words.limit, as_json=words.json)
-            return 0
+            return EXIT_DONE
         manifest = check(words.check)
         print_report(manifest, title=f"{words.check}: every file matches its hash")
         return _answer(manifest, as_json=words.json)
@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
 def _answer(manifest: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(manifest["report"], ensure_ascii=False))
-    return 0
+    return EXIT_DONE
 
 
 if __name__ == "__main__":
