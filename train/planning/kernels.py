@@ -62,13 +62,13 @@ def schedules() -> dict[str, Schedule]:
     return {name: read_schedule(path.read_text()) for path, name in found.items()}
 
 
-@cache
 def _folder() -> Path:
-    _kept.append(TemporaryDirectory(prefix="bert-jax-schedules-"))
-    return Path(_kept[0].name)
+    return Path(_temporary().name)
 
 
-_kept: list[TemporaryDirectory] = []  # until the process ends
+@cache  # keeps it until the process ends
+def _temporary() -> TemporaryDirectory:
+    return TemporaryDirectory(prefix="bert-jax-schedules-")
 
 
 def read_schedule(text: str) -> Schedule:
