@@ -72,7 +72,7 @@ def kept_lengths(lengths_SB: np.ndarray, room: int | None, truncation: str) -> n
     if cut >= len(lengths_SB):
         raise UserError("truncation='only_second' needs pairs: there is no second segment to cut")
     kept = lengths_SB.copy()
-    kept[cut, over_B] -= excess_B[over_B].astype(np.int64)
+    kept[cut, over_B] -= excess_B[over_B]
     if (kept[cut, over_B] <= 0).any():
         row = int(np.flatnonzero(over_B & (kept[cut] <= 0))[0])
         raise UserError(
