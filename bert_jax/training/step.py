@@ -299,7 +299,8 @@ def compile_train_step(
     objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises
     `Pretraining()`.
 
-    `with_numbers`: the step takes `numbers` as its fifth argument, so that one program serves all of their values.
+    `with_numbers`: the step takes `numbers` as its fifth argument, after the objective, which must then be given; one
+    program serves all of their values.
     """
     more = () if objective is None or mesh is None else (state_shardings(objective, mesh),)
     more += (replicated(mesh),) if with_numbers and mesh is not None else ()
