@@ -210,11 +210,7 @@ class PretrainingJob(ModelJob):
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> int | None:
         _, phase = self.config.phase_at(step - 1)
-        scores = [
-            (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
-            for name, share, batches in self._held_out_of(phase)
-        ]
-        found = mixed_scores(scores)
+        found = self._held_out_scores(state.params, phase, self._unigram)
         if found and (average := averaged(state.opt_state)) is not None:
             found |= self.scores_of_average(average, phase)
         found |= self._other_scores(exported_weights(state), step)
@@ -249,12 +245,16 @@ class PretrainingJob(ModelJob):
 
     def scores_of_average(self, average: Any, phase: Phase) -> dict[str, float]:
         """Held-out loss and accuracy of other weights, after `average_`."""
-        scores = [
-            (name, share, evaluate(self._eval_step, average, batches, None))
-            for name, share, batches in self._held_out_of(phase)
-        ]
-        found = mixed_scores(scores)
+        found = self._held_out_scores(average, phase, None)
         return {f"average_{name}": found[name] for name in ("mlm_loss", "mlm_accuracy")}
+
+    def _held_out_scores(self, params: Any, phase: Phase, unigram: Unigram | None) -> dict[str, float]:
+        return mixed_scores(
+            [
+                (name, share, evaluate(self._eval_step, params, batches, unigram))
+                for name, share, batches in self._held_out_of(phase)
+            ]
+        )
 
     def facts(self) -> dict[str, Any]:
         phases = self.config.phases
