@@ -137,11 +137,7 @@ class RunLog:
             self._last_line = now
             told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
             best = "  <- the best so far" if values.get("best") else ""
-            self._show(f"{kind:5} step {step:>8,}  {told}{best}")
-
-    def _show(self, line: str) -> None:
-        """Shows a record."""
-        self.say(line)
+            self.say(f"{kind:5} step {step:>8,}  {told}{best}")
 
     def keep(self) -> dict[str, Any]:
         """Puts all records on the disk, before a checkpoint is; returns what the checkpoint must record about them."""
