@@ -162,7 +162,8 @@ def encode_passages(
     first = _segments(firsts, [np.zeros((len(ids), 2), np.int32) for ids in firsts])
     second = _segments([ids for ids, _ in seconds], [offsets for _, offsets in seconds])
     kept = np.stack([first.lengths, second.lengths])
-    rows = assemble(tokenizer.layouts[1], [first, second], kept, _pads(tokenizer), max_length)
+    pads = {"input_ids": tokenizer.pad_token_id, "offset_mapping": 0}
+    rows = assemble(tokenizer.layouts[1], [first, second], kept, pads, max_length)
     offsets, special = rows.pop("offset_mapping"), rows.pop("special_tokens_mask")
     # The passage is the last segment, so its tokens are the last ones that are not special.
     position = np.cumsum(special == 0, axis=1) - 1 - first.lengths[:, None]
@@ -209,7 +210,3 @@ def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.nd
 def _segments(ids: list[np.ndarray], offsets: list[np.ndarray]) -> Segments:
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return Segments(lengths, {"input_ids": np.concatenate(ids), "offset_mapping": np.concatenate(offsets)})
-
-
-def _pads(tokenizer: Tokenizer) -> dict[str, int]:
-    return {"input_ids": tokenizer.pad_token_id, "offset_mapping": 0}
