@@ -155,7 +155,7 @@ class ModelJob(Untimed):
         self.target = abstract_state(model, tx, mesh=mesh)
         self._step_in_parts = cache(
             lambda parts: compile_train_step(
-                *(model, tx, schedule), mesh=mesh, accumulation=parts, objective=objective, with_numbers=with_numbers
+                model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective, with_numbers=with_numbers
             )
         )
 
