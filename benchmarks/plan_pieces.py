@@ -49,7 +49,7 @@ def pieces() -> list[Piece]:
     never = dict.fromkeys((f"{module}.splits_rows" for module in (sharding, own_rows, step)), lambda mesh: False)
     return [
         Piece("attention kernel", {"model.attention": "xla"}, {}),
-        Piece("loss written out", {}, {"train.pretraining.start.fused_loss_on": lambda mesh: fused_cross_entropy}),
+        Piece("loss written out", {}, {"train.pretraining.objective.fused_loss_on": lambda mesh: fused_cross_entropy}),
         Piece("bfloat16 between layers", {"model.activation_dtype": "float32"}, {}),
         Piece("own rows, each sum once", {"mesh.zero": "1"}, never, several=True),
         Piece("sums beside products", {}, {f"{step}.compiler_options": lambda devices: {}}, several=True),

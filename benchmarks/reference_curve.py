@@ -42,10 +42,11 @@ from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
+from train.pretraining.fitted_model import fit_to_data
+from train.pretraining.objective import objective_of, pretraining_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.scoring.held_out import Unigram, evaluate
 from train.pretraining.source import PreparedData
-from train.pretraining.start import fit_to_data, objective_of, pretraining_of
 
 RULES: dict[str, dict[str, Any]] = {
     "google": {},

@@ -66,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
     from train.planning.picture import draw_plans
     from train.planning.report import print_fit
     from train.planning.run_plan import plans_on, teller
+    from train.pretraining.fitted_model import open_init, with_model_for
     from train.pretraining.mixture import open_data
-    from train.pretraining.start import open_init, with_model_for
 
     config = launch.config
     if config.data is None:

@@ -32,7 +32,7 @@ from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in
 from tests.faults.kills import Killer
 from tests.faults.outcome import Outcome
 from tests.formats.torch import torch_files
-from train.pretraining.start import initial_parameters
+from train.pretraining.first_state import initial_parameters
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
 RUNS, STOPPED, KILLED, SOURCES = 60, 20, 20, 150

@@ -31,8 +31,10 @@ from bert_jax.training.sharding import (
 )
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
+from train.pretraining.first_state import first_state
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.mixture import MixedData, mixed_scores, mixture_told, parts_to_evaluate
+from train.pretraining.objective import objective_of, pretraining_of
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
@@ -42,7 +44,6 @@ from train.pretraining.scoring.minimal_pairs import MinimalPairs
 from train.pretraining.scoring.probes import Probe
 from train.pretraining.scoring.scoring import NO_SCORING, Scoring
 from train.pretraining.source import DataSource, head_for
-from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.pretraining.steps import check_split
 from train.run.config import to_json
 from train.run.directory import RunDirectory

@@ -20,9 +20,9 @@ from train.preparation.jobs import open_corpus
 from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
 from train.preparation.show import print_report, print_warning
 from train.preparation.wrapping import column_of, warnings_about_lines
+from train.pretraining.fitted_model import adopted_model
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
-from train.pretraining.start import adopted_model
 from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
 

@@ -106,12 +106,12 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
     ),
     Mutant(
-        "train/pretraining/start.py",
+        "train/pretraining/first_state.py",
         "check_finite(params, source.name)",
         "pass",
         "a run starts from parameters that are not finite",
         (
-            "tests/train/pretraining/test_start.py::test_a_source_with_a_value_that_is_not_finite_is_refused_by_the_parameters_name",
+            "tests/train/pretraining/test_first_state.py::test_a_source_with_a_value_that_is_not_finite_is_refused_by_the_parameters_name",
         ),
     ),
     Mutant(
@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_PAIRS}::test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once",),
     ),
     Mutant(
-        "train/pretraining/start.py",
+        "train/pretraining/first_state.py",
         "return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1",
         "return begins",
         "a branch begins in the decay of a trunk whose schedule counts tokens",
@@ -441,7 +441,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        "train/pretraining/start.py",
+        "train/pretraining/fitted_model.py",
         'facts.get("data_digest", data.digest) == data.digest',
         "True",
         "a run goes on with other data under the same path",

@@ -9,9 +9,9 @@ from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, write
 from train.prepare import PrepareOptions, prepare
+from train.pretraining.fitted_model import fit_to_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.start import fit_to_data
 
 FAMILIES = ("roberta", "albert", "distilbert")
 OBJECTIVES = {"bert": "nsp", "roberta": "none", "albert": "sop", "distilbert": "none"}

@@ -22,9 +22,9 @@ from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from tests.train.pretraining.family_runs import prepare_for, small_config
 from train import pretrain
+from train.pretraining.objective import objective_of
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.start import objective_of
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 

@@ -19,8 +19,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.step import abstract_state
 from bert_jax.tree import as_numpy
 from train import pretrain
+from train.pretraining.first_state import first_state
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.start import first_state
 from train.run.ending.stopping import EXIT_DONE
 
 GOOGLE = OptimizerConfig(learning_rate=0.01, warmup_steps=0)

@@ -18,10 +18,10 @@ from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
 from train.pretraining.first_rows import check_same_place, rows_used_of_each
+from train.pretraining.fitted_model import check_same_data
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.start import check_same_data
 from train.run.config import to_json
 from train.run.ending.stopping import EXIT_DONE
 from train.run.launch import Launch, what_runs

@@ -21,12 +21,12 @@ from train.planning.machines import read_topology
 from train.planning.planner import steps_on
 from train.pretraining import job as pretraining
 from train.pretraining.first_rows import rows_used_of_each, with_first_rows
+from train.pretraining.fitted_model import with_model_for
 from train.pretraining.mixture import MixedData
 from train.pretraining.packing import continued_config, packing_told, with_packing
 from train.pretraining.phases import Phase, rows_for
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
-from train.pretraining.start import with_model_for
 from train.run.config import load_recipe, to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE

@@ -17,11 +17,11 @@ from bert_jax.training.moments import decay_by_tokens
 from bert_jax.training.optimizer import OptimizerConfig, make_schedule
 from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
+from train.pretraining.fitted_model import with_model_for
 from train.pretraining.job import PretrainingJob
 from train.pretraining.phases import Phase, ramped_phases
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
-from train.pretraining.start import with_model_for
 from train.run.config import override, to_json
 from train.run.directory import RunDirectory
 from train.run.ending import stopping

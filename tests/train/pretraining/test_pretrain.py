@@ -26,9 +26,9 @@ from tests.traced import traced
 from train import doctor, pretrain
 from train.diagnosis.evidence import Evidence
 from train.pretraining import job as pretraining
+from train.pretraining.fitted_model import with_model_for
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.start import with_model_for
 from train.run.directory import RunDirectory
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED

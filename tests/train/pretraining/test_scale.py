@@ -15,10 +15,10 @@ from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import make_mesh
 from train import pretrain, scale
 from train.pretraining import job as pretraining
+from train.pretraining.fitted_model import with_model_for
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.scoring.held_out import HeldOutBatches
 from train.pretraining.source import PreparedData, RandomData
-from train.pretraining.start import with_model_for
 from train.run.config import load_recipe
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE

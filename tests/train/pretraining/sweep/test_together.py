@@ -16,7 +16,7 @@ from bert_jax.training.schedules import make_schedule
 from bert_jax.tree import flatten
 from tests.faults.outcome import TIMES
 from train import compare, pretrain
-from train.pretraining.start import _decay_begins
+from train.pretraining.first_state import _decay_begins
 from train.pretraining.sweep.together import mean_of
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED

@@ -1,0 +1,57 @@
+"""What a run minimises, on its mesh: masked LM and sentence pairs, or with `teacher=` the distance from a teacher."""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.errors import UserError
+from bert_jax.formats.load import load_arrays
+from bert_jax.formats.source import open_source
+from bert_jax.model.heads import BertForMaskedLM
+from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
+from bert_jax.training.objectives import Objective, Pretraining
+from bert_jax.training.sharding import fused_loss_on, state_shardings
+from train.pretraining.fitted_model import WITHOUT_PAIRS, check_vocabulary
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource
+from train.run.adopted import check_finite
+
+
+def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, *, read: bool = True) -> Objective:
+    """What the run minimises: `Pretraining()`, or with `teacher=SOURCE` `Distillation`, for which it loads the teacher.
+
+    Args:
+        config: of the run.
+        data: what it trains on; its vocabulary must be the teacher's.
+        mesh: where the teacher is put, sharded by the same table as the student.
+        read: False uses shapes in place of the teacher's parameters, which is enough to compile.
+
+    Raises:
+        FileNotFoundError, UserError: there is no such teacher, it lacks a masked-LM head, or it does not fit the model.
+    """
+    if config.teacher is None:
+        return pretraining_of(config, mesh)
+    weights = config.distillation or DistillationConfig()
+    if data.objective != "none":
+        raise UserError(
+            f"teacher: cannot distil sentence pairs; found data with objective {data.objective}: {WITHOUT_PAIRS}"
+        )
+    source = open_source(config.teacher, parts=("config", "tokenizer"))
+    teacher = source.config.replace(dtype=config.model.dtype)
+    check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
+    check_vocabulary(source, data, field="teacher")
+    if read:
+        _, params, report = load_arrays(source.with_weights(), head="mlm")
+        report.check()
+        check_finite(params, source.name, field="teacher")
+        params = jax.device_put(params, state_shardings(params, mesh))
+    else:
+        init, ids = BertForMaskedLM(teacher).init, jnp.zeros((1, 1), jnp.int32)
+        shapes = jax.eval_shape(init, jax.random.key(0), ids)["params"]
+        layouts = state_shardings(shapes, mesh)
+        params = jax.tree.map(lambda x, on: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on), shapes, layouts)
+    return distillation_on(mesh, teacher, params, weights)
+
+
+def pretraining_of(config: PretrainConfig, mesh: jax.sharding.Mesh) -> Pretraining:
+    """Masked LM and sentence pairs: what a run without a teacher minimises, and what every run is evaluated on."""
+    return Pretraining(fused_loss_on(mesh) if config.fused_loss else None)
