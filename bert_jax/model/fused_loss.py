@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from bert_jax.errors import UserError
+from bert_jax.labels import IGNORED_LABEL
 from bert_jax.model.heads import Undecoded
-from bert_jax.model.losses import IGNORED_LABEL
 
 # Bounds the memory for a chunk's exponentials. Smaller chunks sum the table's gradient more often.
 ROWS_AT_ONCE = 1280

@@ -13,9 +13,8 @@ from jax import Array, lax
 
 from bert_jax.config import PROBLEM_TYPES
 from bert_jax.errors import UserError
+from bert_jax.labels import IGNORED_LABEL
 from bert_jax.model.heads import PreTrainingOutput, Undecoded
-
-IGNORED_LABEL = -100
 
 FusedLoss = Callable[[Undecoded, Array, Array], tuple[Array, Array, Array]]
 """`fused_loss.fused_cross_entropy`, or a mesh's form of it: `cross_entropy` with `Undecoded` in place of the logits."""

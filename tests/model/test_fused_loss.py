@@ -11,9 +11,10 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.labels import IGNORED_LABEL
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, Undecoded
-from bert_jax.model.losses import IGNORED_LABEL, cross_entropy
+from bert_jax.model.losses import cross_entropy
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.step import apply_to
 

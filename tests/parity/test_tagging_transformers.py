@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.data.tasks.encoded import IGNORED
 from bert_jax.data.tasks.tagging import encode_tagged
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.labels import IGNORED_LABEL
 from tests.data.tokenizer.tokenizer_folders import published_roberta
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -60,12 +60,12 @@ def test_tokens_and_first_tokens_are_those_of_transformers(load: Callable[..., A
         for word, id in zip(expected.word_ids(), expected["input_ids"], strict=True):
             if word is not None:
                 pieces.setdefault(word, []).append(id)
-        row, marks = [expected["input_ids"][0]], [IGNORED]
+        row, marks = [expected["input_ids"][0]], [IGNORED_LABEL]
         for word in range(len(sentence.words)):
             lost += word not in pieces
             of_word = pieces.get(word, [theirs.unk_token_id])  # transformers leaves such a word without a token
             row += of_word
-            marks += [word % 2] + [IGNORED] * (len(of_word) - 1)
+            marks += [word % 2] + [IGNORED_LABEL] * (len(of_word) - 1)
         assert ids[number].tolist() == [*row, expected["input_ids"][-1]], sentence.words
-        assert labels[number].tolist() == [*marks, IGNORED], sentence.words
+        assert labels[number].tolist() == [*marks, IGNORED_LABEL], sentence.words
     assert lost > 0

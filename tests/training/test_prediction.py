@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import IGNORED, Encoded
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.length_batches import BatchPlan, evaluation_batches
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.labels import IGNORED_LABEL
 from bert_jax.model.heads import HEADS
 from bert_jax.training.objectives import AnswerSpan, OneLabel
 from bert_jax.training.prediction import Predictor
@@ -34,7 +35,7 @@ def examples(head: str) -> Encoded:
     pads = {"input_ids": 0, "token_type_ids": 0}
     targets = {"labels": RNG.integers(0, 2, COUNT).astype(np.int32)}
     if head == "token-classification":
-        tokens["labels"], pads["labels"], targets = RNG.integers(0, 3, total).astype(np.int32), IGNORED, {}
+        tokens["labels"], pads["labels"], targets = RNG.integers(0, 3, total).astype(np.int32), IGNORED_LABEL, {}
     elif head == "question-answering":
         targets = {name: RNG.integers(0, 3, COUNT).astype(np.int32) for name in ("start_positions", "end_positions")}
     elif head == "multiple-choice":

@@ -21,11 +21,9 @@ from bert_jax.data.pretraining.masking import (
 from bert_jax.data.pretraining.rows import PreparedRows, Rows
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.labels import IGNORED_LABEL
 
 logger = logging.getLogger(__name__)
-
-IGNORED_LABEL = -100
-"""`next_sentence_label` of a padding row."""
 
 # Order and masks derive their own keys from the data seed with these words, so that they share no bits.
 _ORDER, _MASKS = range(2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.packed_rows import packed_rows
-from bert_jax.data.pretraining.batches import IGNORED_LABEL, Batches, rows_of
+from bert_jax.data.pretraining.batches import Batches, rows_of
 from bert_jax.data.pretraining.by_length import ByLength
 from bert_jax.data.pretraining.counter_hash import derive
 from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
@@ -14,6 +14,7 @@ from bert_jax.data.pretraining.lookahead import Lookahead, in_parts
 from bert_jax.data.pretraining.masking import MaskingConfig, count_table, default_max_predictions
 from bert_jax.data.pretraining.packing import Packing
 from bert_jax.data.tokenizer.layout import within
+from bert_jax.labels import IGNORED_LABEL
 
 # The order derives its key from the data seed with this word, which `Batches` does not use.
 _PACKED_ORDER = 2

@@ -16,8 +16,6 @@ from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
-IGNORED = -100  # the label of a position without a loss: padding, and tokens that carry no label
-
 
 @dataclass(frozen=True)
 class Encoded:

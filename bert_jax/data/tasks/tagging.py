@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import IGNORED, Encoded, best_windows, windows
+from bert_jax.data.tasks.encoded import Encoded, best_windows, windows
 from bert_jax.data.tasks.tags import TaggedSentence
 from bert_jax.data.tokenizer.layout import Segments, assemble, within
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
+from bert_jax.labels import IGNORED_LABEL
 
 _AT_ONCE = 256  # rows, which are padded to the longest of them
 
@@ -24,7 +25,7 @@ class Tagged(NamedTuple):
 
     Attributes:
         encoded: the rows; a long sentence has several. `tokens` has labels if all sentences have tags: the number of
-            a word's tag at its first token, in one row only; IGNORED at all other tokens.
+            a word's tag at its first token, in one row only; IGNORED_LABEL at all other tokens.
         positions: int64 [tokens of all words], where in the concatenated rows a token is predicted: in the row that
             gives it the most context.
         piece_counts: int64 [words of all sentences], tokens of each word.
@@ -121,7 +122,7 @@ def encode_tagged(
     rows = _rows(spans, documents, room, max(1, room // 2) if stride is None else stride)
     labels = None
     if tags is not None and all(sentence.tags is not None for sentence in sentences):
-        labels = np.full(len(ids), IGNORED, np.int32)
+        labels = np.full(len(ids), IGNORED_LABEL, np.int32)
         labels[bounds[:-1]] = _label_ids(sentences, tags, source)
     encoded = _encoded(tokenizer, ids, labels, rows)
     # For each token its row, and its distance from the row's first token.
@@ -257,7 +258,7 @@ def _rows(spans: np.ndarray, documents: np.ndarray | None, room: int, stride: in
 
 
 def _encoded(tokenizer: Tokenizer, ids: np.ndarray, labels: np.ndarray | None, rows: _Rows) -> Encoded:
-    pads = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED}
+    pads = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED_LABEL}
     parts: dict[str, list[np.ndarray]] = {}
     row_lengths = []
     for first in range(0, len(rows.begins), _AT_ONCE):
@@ -266,7 +267,7 @@ def _encoded(tokenizer: Tokenizer, ids: np.ndarray, labels: np.ndarray | None, r
         source = begins[row] + place
         fields = {"input_ids": ids[source]}
         if labels is not None:
-            fields["labels"] = np.where(rows.row_of_piece[source] == first + row, labels[source], IGNORED)
+            fields["labels"] = np.where(rows.row_of_piece[source] == first + row, labels[source], IGNORED_LABEL)
         width = int(lengths.max()) + tokenizer.special_tokens_added(pair=False)
         made = assemble(tokenizer.layouts[0], [Segments(lengths, fields)], lengths[None], pads, width)
         real = made["attention_mask"].astype(bool)

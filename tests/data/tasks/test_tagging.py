@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.encoded import IGNORED
 from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.labels import IGNORED_LABEL
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "##y", "##z", "?"]
 TAGS = ("O", "B-PER", "I-PER")
@@ -43,7 +43,7 @@ def test_a_label_stands_at_the_first_token_of_its_word(tokenizer):
     tagged = encode_tagged(tokenizer, [sentence("a bxy c?d ?", "O B-PER I-PER O")], TAGS, max_length=16)
     assert texts(tokenizer, tagged) == ["[CLS] a b ##x ##y c ? d ? [SEP]"]
     assert rows_of(tagged, "labels")[0].tolist() == [-100, 0, 1, -100, -100, 2, -100, -100, 0, -100]
-    assert tagged.encoded.pads == {"input_ids": 0, "token_type_ids": 0, "labels": IGNORED}
+    assert tagged.encoded.pads == {"input_ids": 0, "token_type_ids": 0, "labels": IGNORED_LABEL}
 
 
 def test_a_word_of_which_nothing_is_left_keeps_its_place(tokenizer):
@@ -97,7 +97,7 @@ def test_gold_labels_come_back_through_windows_of_any_size(tokenizer, document_c
         labels = rows_of(tagged, "labels")
         assert tags_of(tagged, labels, TAGS) == [list(s.tags or ()) for s in sentences]
         # Every word is learnt once, where it is predicted, and nothing else is.
-        assert sum((row != IGNORED).sum() for row in labels) == sum(len(s.words) for s in sentences)
+        assert sum((row != IGNORED_LABEL).sum() for row in labels) == sum(len(s.words) for s in sentences)
         assert max(map(len, labels)) <= room + 2
         assert len(np.unique(tagged.positions)) == len(tagged.positions)
 
@@ -162,7 +162,7 @@ def test_context_is_filled_up_from_both_sides_of_the_same_document(tokenizer):
     everything = rows(16)
     assert [row[6:-6] for row in texts(tokenizer, everything)] == ["a b c d e f"] * 3 + ["g h"] + ["i j ?"] * 2
     labels = [row[1:-1].tolist() for row in rows_of(everything, "labels")]
-    no = IGNORED
+    no = IGNORED_LABEL
     assert labels[:3] == [[0, 0, 0, no, no, no], [no, no, no, 1, no, no], [no, no, no, no, 0, 0]]
     assert labels[3:] == [[0, 0], [1, no, no], [no, 0, 0]]
 
@@ -171,7 +171,12 @@ def test_a_sentence_longer_than_the_model_has_context_in_its_last_window(tokeniz
     sentences = [sentence("a b c d e", "O O O O O"), sentence("f g", "O O")]
     tagged = encode_tagged(tokenizer, sentences, TAGS, max_length=6, stride=4, document_context=True)
     assert [row[6:-6] for row in texts(tokenizer, tagged)] == ["a b c d", "d e f g", "d e f g"]
-    assert [row[1:-1].tolist() for row in rows_of(tagged, "labels")][1] == [IGNORED, 0, IGNORED, IGNORED]
+    assert [row[1:-1].tolist() for row in rows_of(tagged, "labels")][1] == [
+        IGNORED_LABEL,
+        0,
+        IGNORED_LABEL,
+        IGNORED_LABEL,
+    ]
 
 
 def test_tags_are_numbered_by_type_and_every_type_has_every_prefix():
