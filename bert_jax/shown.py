@@ -1,4 +1,4 @@
-"""How objects show themselves: a line in a console, and a small table in a notebook."""
+"""How objects show themselves: a line in a console, and a small table in a notebook; and how a time is said."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,3 +32,12 @@ def facts_table(title: str, facts: Mapping[str, Any]) -> str:
     """The `_repr_html_` of an object: a title, and a table with one row for each fact."""
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items())
     return f"<b>{escape(title)}</b><table>{rows}</table>"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people would use: "40 seconds", "12 minutes", "3.5 hours", "12 days"."""
+    for unit, length, most in (("seconds", 1, 90), ("minutes", 60, 90), ("hours", 3600, 72), ("days", 86400, 700)):
+        if seconds < most * length:
+            shown = f"{seconds / length:,.{0 if seconds >= 10 * length else 1}f}"
+            return f"{shown.removesuffix('.0')} {unit}"
+    return f"{seconds / (365 * 86400):,.1f} years"

@@ -28,7 +28,7 @@ from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 from train.run.log.curves import SCORES, has_glyphs, png
-from train.run.log.run_log import duration
+from train.run.log.run_log import clock
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -295,7 +295,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right")
     for row in rows:
         cells = [f"{row['step']:,}", "" if row["tokens"] is None else f"{row['tokens']:,}"]
-        cells += ["" if row[name] is None else duration(row[name]) for name in ("seconds", "cpu_seconds")]
+        cells += ["" if row[name] is None else clock(row[name]) for name in ("seconds", "cpu_seconds")]
         cells += ["" if row["evaluated at"] is None else f"{row['evaluated at']:,}", _figure(row["loss"])]
         if pretraining:
             cells += [_figure(row["unigram_loss"]), _figure(row["score"]), _figure(row["nsp_accuracy"])]

@@ -54,9 +54,9 @@ def main(argv: list[str]) -> int:
     launch = start(argv, USAGE, FinetuneConfig)
     if not launch.dry_run:
         return in_run_directory(launch, finetune_in)
+    from bert_jax.shown import duration
     from train.finetuning.cost import run_seconds
     from train.finetuning.job import FinetuningJob
-    from train.pretraining.cost_report import duration
 
     run = RunDirectory(launch.run)
     config, task, tokenizer, source = prepared(run, launch)

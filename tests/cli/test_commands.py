@@ -188,7 +188,7 @@ def test_info_says_where_the_time_of_a_run_went(run, tmp_path: Path, capsys):
         json.dumps(seconds | {"starts": 2, "stopped": 600.0, "written": 1e9, "saved": {}})
     )
     told = output(capsys, "info", str(copy))
-    line = "time        90.0% of 2.8 h productive; save 5.0%, start 4.0%, lost 1.0%; 2 starts, stopped for 10 min between\n"
+    line = "time        90.0% of 2.8 hours productive; save 5.0%, start 4.0%, lost 1.0%; 2 starts, stopped for 10 minutes between\n"
     assert line in told
     for damaged in (b"\xff", b"[]", b'{"wall": NaN, "productive": 1, "starts": 1, "stopped": 0}', b'{"wall": 0}'):
         (copy / "goodput.json").write_bytes(damaged)

@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.shown import duration
 from train.planning.machines import CPU, Topology, read_topology
-from train.pretraining.cost_report import duration, size
+from train.pretraining.cost_report import size
 from train.pretraining.phases import Phase
 from train.run.chips import CHIPS
 

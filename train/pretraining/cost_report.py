@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.shown import duration
 from train.pretraining.mixture import mixture_told
 
 
@@ -131,11 +132,3 @@ def size(count: float) -> str:
             return f"{count:,.1f} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that people would use: "40 seconds", "12 minutes", "3.5 hours", "12 days"."""
-    for unit, length, most in (("seconds", 1, 90), ("minutes", 60, 90), ("hours", 3600, 72), ("days", 86400, 700)):
-        if seconds < most * length:
-            return f"{seconds / length:,.{0 if seconds >= 10 * length else 1}f} {unit}"
-    return f"{seconds / (365 * 86400):,.1f} years"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bert_jax.runtime import hosts
+from bert_jax.shown import duration
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
 
 PAUSE = 60.0
@@ -154,7 +155,7 @@ class Saves:
         goes_on = "training goes on, and " if self._pause == PAUSE else ""
         self._say(
             f"{error} (failure {self._failed} of {most}); earlier checkpoints are kept; {goes_on}the next try is in "
-            f"{_duration(pause)}"
+            f"{duration(pause)}"
         )
 
 
@@ -168,7 +169,3 @@ def _of_any(error: str | None) -> str | None:
     """The first error of any process."""
     found = hosts.gathered(error)
     return hosts.on_first_process(lambda: next((one for one in found if one), None))
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

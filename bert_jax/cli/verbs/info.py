@@ -12,6 +12,7 @@ from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_summed
+from bert_jax.shown import duration
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
@@ -189,21 +190,11 @@ def _time(goodput: dict[str, float]) -> str:
     wall, starts = goodput["wall"], goodput["starts"]
     rest = {name: value for name, value in goodput.items() if name not in _NO_PART_OF_WALL and value >= wall / 1000}
     parts = [f"{name} {rest[name] / wall:.1%}" for name in sorted(rest, key=lambda name: -rest[name])]
-    shown = f"{goodput['productive'] / wall:.1%} of {_duration(wall)} productive; {', '.join(parts)}"
-    return shown + (f"; {starts:.0f} starts, stopped for {_duration(goodput['stopped'])} between" if starts > 1 else "")
+    shown = f"{goodput['productive'] / wall:.1%} of {duration(wall)} productive; {', '.join(parts)}"
+    return shown + (f"; {starts:.0f} starts, stopped for {duration(goodput['stopped'])} between" if starts > 1 else "")
 
 
 _NO_PART_OF_WALL = ("wall", "productive", "stopped", "starts", "written")
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def _tokenizer(tokenizer: dict[str, Any] | None) -> str:

@@ -28,7 +28,7 @@ def test_a_full_disk_ends_all_processes_with_the_code_that_is_worth_restarting(t
     steps = [row["step"] for row in rows_of(run) if row["kind"] == "train"]
     assert steps == list(range(1, 13))  # it trained to its end
     log = (run / "run.log").read_text()
-    assert "step 5 was not saved" in log and "training goes on, and the next try is in 1 min" in log
+    assert "step 5 was not saved" in log and "training goes on, and the next try is in 60 seconds" in log
     assert "stopping: step 12 was not saved" in log and "(failure 3 of 3)" in log
     with Hosts(2, words, tmp_path / "again", devices=1) as hosts:
         assert [end.code for end in hosts.wait()] == [0, 0]

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from bert_jax.shown import duration
 from train import pretrain
 from train.planning import fit
 from train.planning.machines import read_topology
 from train.pretraining import cost, text
-from train.pretraining.cost_report import cost_lines, duration
+from train.pretraining.cost_report import cost_lines
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import load_recipe, override
@@ -130,10 +131,10 @@ def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, c
 @pytest.mark.parametrize(
     ("seconds", "says"),
     [
-        (5, "5.0 seconds"),
+        (5, "5 seconds"),
         (80, "80 seconds"),
-        (300, "5.0 minutes"),
-        (7200, "2.0 hours"),
+        (300, "5 minutes"),
+        (7200, "2 hours"),
         (4e5, "4.6 days"),
         (4e8, "12.7 years"),
     ],

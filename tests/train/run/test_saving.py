@@ -87,7 +87,7 @@ def test_a_failed_save_is_tried_again_before_the_next_regular_one_and_said_once_
     assert checkpoints.tried[:2] == ([20, 26] if broken == "at once" else [20, 28])
     assert checkpoints.saved == ([38, 40, 60] if broken == "at once" else [42, 60])
     assert [line.partition(" (")[2][:14] for line in said[:2]] == ["failure 1 of 5", "failure 2 of 5"]
-    assert "next try is in 1 min" in said[0] and "next try is in 2 min" in said[1]
+    assert "next try is in 60 seconds" in said[0] and "next try is in 2 minutes" in said[1]
     assert said[2] == f"step {checkpoints.saved[0]} is saved" and len(said) == 3
 
 

@@ -234,7 +234,7 @@ def _beside_baseline(name: str, values: dict[str, float]) -> str:
 
 def _as_text(name: str, value: float) -> str:
     if name == "eta_seconds":
-        return f"ETA {duration(value)}"
+        return f"ETA {clock(value)}"
     if name == "learning_rate":
         return f"lr {value:.2e}"
     if name == "padding_share":
@@ -246,7 +246,7 @@ def _as_text(name: str, value: float) -> str:
     return f"{name} {value:,.4g}"
 
 
-def duration(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Hours, minutes and seconds: 3:08:15."""
     if not math.isfinite(seconds):
         return "unknown"
