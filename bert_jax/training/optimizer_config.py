@@ -9,6 +9,9 @@ from bert_jax.shown import ShownConfig
 from bert_jax.training.moments import EpsPlacement
 from bert_jax.training.muon import ProductType
 
+MOST_STEPS = (1 << 31) - 1
+"""The most that a run's counter of steps can hold: int32, as JAX has no larger integers by default."""
+
 
 @dataclass(frozen=True, repr=False)
 class OptimizerConfig(ShownConfig):
@@ -106,13 +109,14 @@ class OptimizerConfig(ShownConfig):
         if (share := self.average_tail) is not None:
             check(0 < share <= 1, "average_tail", share, "above 0 and at most 1, or none")
             check(self.average_half_life is None, "average_tail", share, "none with average_half_life: choose one")
-        check(self.total_steps >= 1, "total_steps", self.total_steps, "at least 1")
+        check(1 <= self.total_steps <= MOST_STEPS, "total_steps", self.total_steps, f"from 1 to {MOST_STEPS}")
         check(self.first_count in (0, 1), "first_count", self.first_count, "0 or 1")
         for field in ("warmup_share", "decay_share"):
             check(0 <= getattr(self, field) <= 1, field, getattr(self, field), "from 0 to 1")
         if (steps := self.warmup_steps) is not None:
-            most = math.inf if self.schedule == "constant" else self.total_steps
-            check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to total_steps={most}, or none")
+            most = MOST_STEPS if self.schedule == "constant" else self.total_steps
+            limit = f"{most}" if self.schedule == "constant" else f"total_steps={most}"
+            check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to {limit}, or none")
             by_share = self.warmup_share == type(self).warmup_share or steps == round(
                 self.warmup_share * self.total_steps
             )

@@ -405,6 +405,11 @@ def test_update_without_step_says_what_is_missing():
             "optimizer.decay_share is 0.2; expected at most what the warm-up leaves of the run",
         ),
         ({"warmup_steps": 11, "total_steps": 10}, "optimizer.warmup_steps is 11; expected from 0 to total_steps=10"),
+        ({"total_steps": 2**31}, "optimizer.total_steps is 2147483648; expected from 1 to 2147483647"),
+        (
+            {"schedule": "constant", "warmup_steps": 2**31},
+            "optimizer.warmup_steps is 2147483648; expected from 0 to 2147483647, or none",
+        ),
         ({"power": 2.0}, "optimizer.power is 2.0; expected 1 with schedule"),
         ({"name": "lamb", "decay_applies_to": "updated"}, "optimizer.decay_applies_to"),
         ({"trust_norm_bounds": (2.0, 1.0)}, "optimizer.trust_norm_bounds"),
