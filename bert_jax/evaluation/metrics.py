@@ -71,12 +71,12 @@ def f1(labels: ArrayLike, predictions: ArrayLike, average: Average = "binary", p
         if gold.ndim == 2:
             raise UserError('average="binary": found several labels per example, expected one; use "micro" or "macro"')
         gold, found = (gold == positive)[:, None], (found == positive)[:, None]
-    elif gold.ndim == 1:
-        classes = np.unique(np.concatenate([gold, found]))
-        gold, found = gold[:, None] == classes, found[:, None] == classes
+    if gold.ndim == 1:
+        hits, golds, founds = _class_counts(gold, found)
+        both = golds + founds
     else:
         gold, found = gold.astype(bool), found.astype(bool)
-    hits, both = (gold & found).sum(axis=0), gold.sum(axis=0) + found.sum(axis=0)
+        hits, both = (gold & found).sum(axis=0), gold.sum(axis=0) + found.sum(axis=0)
     if average == "micro":
         hits, both = hits.sum(keepdims=True), both.sum(keepdims=True)
     return float(np.where(both > 0, 2 * hits / np.maximum(both, 1), 0.0).mean())
@@ -87,11 +87,19 @@ def matthews_correlation(labels: ArrayLike, predictions: ArrayLike) -> float:
 
     https://en.wikipedia.org/wiki/Phi_coefficient#Multiclass_case, like `sklearn.metrics.matthews_corrcoef`.
     """
-    table = confusion_matrix(labels, predictions).astype(np.float64)
-    gold, found, right, total = table.sum(axis=1), table.sum(axis=0), np.trace(table), table.sum()
+    hits, gold, found = (counts.astype(np.float64) for counts in _class_counts(*_pair(labels, predictions)))
+    right, total = hits.sum(), gold.sum()
     covariance = right * total - gold @ found
     spread = (total**2 - gold @ gold) * (total**2 - found @ found)
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def _class_counts(gold: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each class that occurs: how often it was rightly predicted, a label, a prediction; int64 [C] each."""
+    classes, ids = np.unique(np.concatenate([gold, found]), return_inverse=True)
+    gold, found = np.split(ids, 2)
+    hits, golds, founds = (np.bincount(some, minlength=len(classes)) for some in (gold[gold == found], gold, found))
+    return hits, golds, founds
 
 
 def _pair(labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

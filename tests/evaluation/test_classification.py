@@ -1,5 +1,6 @@
 """Scores of classes equal scikit-learn's, on random cases and on odd ones."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -93,3 +94,14 @@ def test_what_cannot_be_scored_is_one_line():
         f1([0, 1], [0, 1], average="weighted")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"7 is not one of the classes \[0, 1\]"):
         confusion_matrix([0, 7], [0, 1], [0, 1])
+
+
+def test_scores_of_very_many_classes_take_memory_for_the_examples_alone():
+    gold = np.arange(4000)
+    tracemalloc.start()
+    try:
+        assert f1(gold, gold[::-1], "macro") == 0
+        assert matthews_correlation(gold, gold) == 1
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000  # 4000 x 4000 cells of one byte are 16 MB
+    finally:
+        tracemalloc.stop()

@@ -205,7 +205,8 @@ class FinetuningJob(ModelJob):
                 files = self._task.write_predictions(split, outputs[split.name][0], folder)
                 files.append(folder / f"{split.name}.jsonl")
                 lines = (json_text(row) + "\n" for row in self._task.rows(split, outputs[split.name][0]))
-                files[-1].write_text("".join(lines), encoding="utf-8")
+                with files[-1].open("w", encoding="utf-8") as file:
+                    file.writelines(lines)
                 written.update(file.name for file in files)
 
         def report_on(folder: Path) -> None:

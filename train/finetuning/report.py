@@ -16,6 +16,7 @@ from train.run.log.curves import has_glyphs
 
 LEGIBLE = 30  # the most counts in a row, or characters in a name, that are legible
 _NAMED = 90  # the most names that are legible on an axis
+_COUNTED = 1_000  # the most classes in a confusion matrix: one of 10,000 takes gigabytes, and a cell less than a pixel
 
 
 def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts: np.ndarray, corner: str) -> None:
@@ -88,8 +89,9 @@ def write_report(
 ) -> None:
     """Writes metrics.json, report.md and, for each labelled split, SPLIT-mistakes.jsonl and pictures.
 
-    Classes, tags and choices get SPLIT-confusion.png, and so do several labels per example, with one row per label;
-    numbers get SPLIT-numbers.png; answers and tags get SPLIT-spans.html. A NaN score is null in metrics.json.
+    Up to `_COUNTED` classes, tags or choices get SPLIT-confusion.png, and so do several labels per example, with one
+    row per label; numbers get SPLIT-numbers.png; answers and tags get SPLIT-spans.html. A NaN score is null in
+    metrics.json.
 
     Args:
         folder: made if needed; files of these names are replaced.
@@ -170,7 +172,7 @@ def _section(
 def _counts(task: TaskData, split: Split, outputs: Outputs) -> _Counts | None:
     """Counts of labels by predictions; for several labels per example, right and wrong counts of each label.
 
-    None for numbers and answers.
+    None for numbers, answers and more than `_COUNTED` classes.
     """
     targets = split.encoded.targets
     if task.problem_type == "multi_label_classification":
@@ -187,6 +189,8 @@ def _counts(task: TaskData, split: Split, outputs: Outputs) -> _Counts | None:
         flat = np.concatenate([row[:length] for row, length in zip(ids, lengths, strict=True)])
         gold, found = labels[labels >= 0], flat[labels >= 0]
     else:
+        return None
+    if len(names) > _COUNTED:
         return None
     return _Counts(names, names, confusion_matrix(gold, found, np.arange(len(names))))
 

@@ -234,3 +234,11 @@ def test_a_picture_of_very_many_classes_is_not_larger_than_can_be_looked_at(tmp_
     folder = report(tmp_path, logits(*np.eye(300)), train=table, dev=table)
     header = (folder / "dev-confusion.png").read_bytes()[16:24]
     assert all(0 < int.from_bytes(header[at : at + 4], "big") < 6_000 for at in (0, 4))
+
+
+def test_very_many_classes_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("train.finetuning.report._COUNTED", 2)
+    table = write_csv(tmp_path / "table.csv", [("film", "a"), ("day", "b"), ("who", "c")])
+    folder = report(tmp_path, logits(*np.eye(3)), train=table, dev=table)
+    assert sorted(path.name for path in folder.iterdir()) == ["dev-mistakes.jsonl", "metrics.json", "report.md"]
+    assert "confusion" not in (folder / "report.md").read_text()

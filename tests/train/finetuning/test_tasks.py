@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,20 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     shared = official.keys() & own.keys()
     assert found.metric in shared
     assert {name: official[name] for name in shared} == pytest.approx({name: own[name] for name in shared}, nan_ok=True)
+
+
+def test_predictions_of_very_many_classes_are_made_one_by_one(tmp_path):
+    table = write_csv(tmp_path / "table.csv", [("film", f"class {number}") for number in range(500)])
+    found = opened(train=table, dev=table)
+    (dev,) = found.evaluations
+    logits = np.random.default_rng(0).normal(size=(500, 500)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        assert sum(len(row["probabilities"]) for row in found.rows(dev, {"logits": logits})) == logits.size
+        # Three arrays of float64. As Python's numbers in dicts each cell takes 100 bytes.
+        assert tracemalloc.get_traced_memory()[1] < 50 * logits.size
+    finally:
+        tracemalloc.stop()
 
 
 def test_predicted_numbers_are_written_so_that_no_two_of_them_become_one(tmp_path):

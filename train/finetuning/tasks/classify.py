@@ -2,7 +2,7 @@
 
 import csv
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -196,24 +196,23 @@ class ClassifyTask:
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [self._as_text(found) for found in self._predictions(outputs)]
 
-    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+    def rows(self, split: Split, outputs: Outputs) -> Iterator[dict[str, Any]]:
         gold = split.encoded.targets["labels"] if split.labelled else [None] * len(split.examples)
         found = self._predictions(outputs)
         chances = _chances(self._layout.kind, outputs["logits"].astype(np.float64))
-        rows = []
-        for example, right, said, row in zip(split.examples, gold, found, chances, strict=True):
+        for example, right, said, chances_C in zip(split.examples, gold, found, chances, strict=True):
             one: dict[str, Any] = {"id": example.id, "text": example.text}
             if example.pair is not None:
                 one["pair"] = example.pair
             if right is not None:
                 one["gold"] = self._as_json(right)
             one["label"] = self._as_json(said)
+            row = chances_C.tolist()
             if self._layout.kind == "class":
                 one["probability"] = row[said]
             if self._layout.kind != "number":
                 one["probabilities"] = dict(zip(self.labels, row, strict=True))
-            rows.append(one)
-        return rows
+            yield one
 
     def _as_json(self, prediction: Any) -> str | list[str] | float:
         if self._layout.kind == "classes":
@@ -362,13 +361,13 @@ def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:
     return (gold != found).any(axis=1) if gold.ndim == 2 else gold != found
 
 
-def _chances(kind: str, logits: np.ndarray) -> list[list[float]]:
-    """The probability of each label for each example; empty lists for numbers."""
+def _chances(kind: str, logits: np.ndarray) -> np.ndarray:
+    """The probability of each label for each example, [N, C]; [N, 0] for numbers."""
     if kind == "number":
-        return [[]] * len(logits)
+        return np.empty((len(logits), 0))
     if kind == "classes":
-        return np.exp(-np.logaddexp(0, -logits)).tolist()
-    return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
+        return np.exp(-np.logaddexp(0, -logits))
+    return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
 
 
 def _surprise(kind: str, logits: np.ndarray, gold: np.ndarray) -> np.ndarray:

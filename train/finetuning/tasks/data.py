@@ -111,7 +111,7 @@ class TaskData(Protocol):
         """The model's prediction for each example of a file; for tags, for each word."""
         ...
 
-    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+    def rows(self, split: Split, outputs: Outputs) -> Iterable[dict[str, Any]]:
         """An object of JSON values for each example: its id, its texts, gold (if the file has labels), label and
         probability, from which `bert_jax.evaluation.predictions` computes the same scores."""
         ...
