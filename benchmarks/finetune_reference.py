@@ -34,9 +34,9 @@ from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.training.mesh import make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.prediction import Collected, Predictor
-from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
 from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig

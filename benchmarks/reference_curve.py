@@ -39,8 +39,8 @@ from bert_jax.formats.load import load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.runtime.cpu import keep_freed_memory
+from bert_jax.training.mesh import make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
 from train.pretraining.fitted_model import fit_to_data
 from train.pretraining.objective import objective_of, pretraining_of

@@ -12,9 +12,10 @@ from benchmarks.rivals.serving import serve
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.runtime.cpu import keep_freed_memory
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, batch_shardings, fused_loss_on, make_mesh
+from bert_jax.training.sharding import batch_shardings, fused_loss_on
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         BertForSequenceClassification,
         BertForTokenClassification,
     )
+    from bert_jax.training.mesh import make_mesh
     from bert_jax.training.optimizer import make_optimizer
-    from bert_jax.training.sharding import make_mesh
     from bert_jax.training.step import TrainState, eval_step, init_state, train_step
 
 _HOME = {
@@ -57,7 +57,7 @@ _HOME = {
     "load": "formats.load",
     "save_pretrained": "formats.write",
     "Batches": "data.pretraining.batches",
-    "make_mesh": "training.sharding",
+    "make_mesh": "training.mesh",
     "make_optimizer": "training.optimizer",
     "TrainState": "training.step",
     "init_state": "training.step",

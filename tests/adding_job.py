@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.step import TrainState
 from tests.tiny import CONFIG, OPTIMIZER
 from train.pretraining.recipe import Phase, PretrainConfig

@@ -9,8 +9,8 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.inference.pipeline import pipeline
+from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.step import TrainState
 from tests.inference.tasks.task_folders import export
 from train.finetuning.recipe import FinetuneConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
-from bert_jax.training.sharding import mesh_sizes
+from bert_jax.training.mesh import mesh_sizes
 from train.pretraining.phases import devices_that_fit
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import load_recipe, override

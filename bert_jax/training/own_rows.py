@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
-from bert_jax.training.sharding import BATCH_AXES, PIECES, gather, path_string, place_of, splits_rows, state_shardings
+from bert_jax.training.mesh import BATCH_AXES, PIECES, splits_rows
+from bert_jax.training.sharding import gather, path_string, place_of, state_shardings
 
 _ROWS = P(BATCH_AXES)
 

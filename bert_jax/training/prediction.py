@@ -11,9 +11,10 @@ from jax.sharding import Mesh
 from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.model.encoder import identity
 from bert_jax.runtime.remember import remember
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.objectives import Batch, Objective
 from bert_jax.training.own_rows import join_rows
-from bert_jax.training.sharding import MeshBatches, batch_shardings, gather_under_fsdp, replicated
+from bert_jax.training.sharding import batch_shardings, gather_under_fsdp, replicated
 from bert_jax.training.step import apply_to, on_mesh
 
 _NAMES = ("logits", "start_logits", "end_logits")

@@ -1,17 +1,15 @@
-"""Sharding: the mesh, the table from parameter path to PartitionSpec, shardings of any tree, sharded batches."""
+"""Sharding: the table from parameter path to PartitionSpec, the layouts of any tree, and how a step gathers pieces."""
 
-import collections
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
 
@@ -20,110 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.losses import FusedLoss
 from bert_jax.runtime.remember import remember
-from bert_jax.shown import ShownConfig
-
-AXES = ("data", "fsdp", "zero", "tensor")
-BATCH_AXES = ("data", "fsdp", "zero")
-PIECES = ("fsdp", "zero")
-"""The axes that split parameters; a device gathers the pieces of zero first, which are neighbours."""
-
-
-@dataclass(frozen=True, repr=False)
-class MeshConfig(ShownConfig):
-    """Sizes of the mesh axes; one of them may be -1, which means all remaining devices.
-
-    data     number of copies of the parameters; each copy gets its own rows of the batch
-    fsdp     number of pieces of parameters and moments; each device with a piece also gets its own rows of the batch
-    tensor   number of pieces of attention heads, feed-forward columns and vocabulary; all devices get the same rows
-    zero     as fsdp, but each device gathers all parameters at once, at the start of a step (ZeRO-1)
-    """
-
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
-    zero: int = 1
-
-
-_MOST_PIECES = 8  # of a state: more make them narrow, and exchanges slow
-
-
-def pieces_of_state(devices: int) -> int:
-    """The `zero` to advise for a model that fits whole, where so many devices share a fast network; 1: no pieces."""
-    return max(number for number in range(1, _MOST_PIECES + 1) if devices % number == 0)
-
-
-def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with the axes `AXES` (of type Auto: the compiler shards what the table does not determine).
-
-    `devices` is a sequence of jax.Device; None means all devices of all processes. Raises UserError if the product of
-    the sizes is not the number of devices, or if data is not a multiple of the number of slices (see `on_slices`).
-    """
-    config = config or MeshConfig()
-    devices = jax.devices() if devices is None else devices
-    placed = on_slices(mesh_sizes(config, len(devices)), devices)
-    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
-def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int, int]:
-    """The sizes of `AXES` on `count` devices.
-
-    Raises UserError if their product is another number, or if both zero and tensor are above 1.
-    """
-    sizes = [getattr(config, axis) for axis in AXES]
-    asked = _named(config)
-    if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"{asked}: sizes must be at least 1; one of them may be -1 (all remaining devices)")
-    known = math.prod(size for size in sizes if size != -1)
-    if -1 in sizes:
-        sizes[sizes.index(-1)] = count // known
-    if math.prod(sizes) != count:
-        raise UserError(f"{asked}: the product of the sizes must be the number of devices, which is {count}")
-    data, fsdp, zero, tensor = sizes
-    if zero > 1 and tensor > 1:
-        raise UserError(f"{asked}: zero splits whole models over devices; with tensor use fsdp={fsdp * zero} instead")
-    return data, fsdp, zero, tensor
-
-
-def _named(config: MeshConfig) -> str:
-    zero = f", zero={config.zero}" if config.zero != 1 else ""
-    return f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}{zero}"
-
-
-def on_slices(sizes: tuple[int, int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """The devices as an array [data, fsdp, zero, tensor] in which only data goes from one slice to another.
-
-    A slice is what a fast network joins: a slice of a TPU pod, or the GPUs of a node. Several slices share a slower
-    network, which then only carries the sums of gradients over data, once a step. JAX orders the devices within a
-    slice by its links.
-
-    Raises UserError if data is not a multiple of the number of slices, or if their numbers of devices differ.
-    """
-    members = collections.Counter(getattr(device, "slice_index", 0) for device in devices)
-    if len(members) == 1:
-        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    data, *within = sizes
-    slices, smallest, largest = len(members), min(members.values()), max(members.values())
-    asked = _named(MeshConfig(**dict(zip(AXES, sizes, strict=True))))
-    if smallest != largest:
-        raise UserError(f"{asked}: found slices of {smallest} to {largest} devices; all must have the same number")
-    if data % slices:
-        raise UserError(
-            f"{asked}: the devices are in {slices} slices of {largest}, and fsdp, zero and tensor must stay within a "
-            "slice; say mesh.data=-1, with mesh.fsdp x mesh.zero x mesh.tensor one of: "
-            f"{_divisors_told(largest, largest)}"
-        )
-    inside, between = (data // slices, *within), (slices, 1, 1, 1)
-    return mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
-
-
-def batch_pieces(mesh: Mesh) -> int:
-    """The number of parts that the rows of a batch are split into; the devices of tensor share a part."""
-    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-
-
-def splits_rows(mesh: Mesh) -> bool:
-    """Whether the devices differ only in their rows, so that `own_rows` says what each of them computes."""
-    return mesh.size > 1 and mesh.shape["tensor"] == 1
+from bert_jax.training.mesh import BATCH_AXES, PIECES, batch_pieces, divisors_told, platform_of, splits_rows
 
 
 @dataclass(frozen=True)
@@ -206,7 +101,7 @@ def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> 
             named = " x ".join(map(repr, names))
             return (
                 f"{path} of shape {shape} cannot be split into {pieces} along axis {axis} "
-                f"(mesh axis {named}); sizes of {named} that fit: {_divisors_told(shape[axis], mesh.size)}"
+                f"(mesh axis {named}); sizes of {named} that fit: {divisors_told(shape[axis], mesh.size)}"
             )
     return ""
 
@@ -214,16 +109,6 @@ def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> 
 def axes_of(name: Any) -> tuple[str, ...]:
     """The mesh axes of an entry of a PartitionSpec, which is a name, several names, or None."""
     return () if name is None else (name,) if isinstance(name, str) else tuple(name)
-
-
-@cache
-def divisors(size: int) -> tuple[int, ...]:
-    """Ascending."""
-    return tuple(number for number in range(1, size + 1) if size % number == 0)
-
-
-def _divisors_told(size: int, most: int) -> str:
-    return ", ".join(str(number) for number in divisors(size) if number <= most)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
@@ -330,11 +215,6 @@ def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
     return None if mesh.shape["tensor"] > 1 or platform_of(mesh) == "tpu" else fused_cross_entropy
 
 
-def platform_of(mesh: Mesh) -> str:
-    """That of the mesh's devices, which may be a topology's and not this machine's: "cpu", "gpu" or "tpu"."""
-    return mesh.devices.flat[0].platform
-
-
 def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
     """V', V rounded up: the model in the step has V' rows, the stored state has V.
 
@@ -369,7 +249,7 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
     """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows."""
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
-        fits = _divisors_told(heads, mesh.size)
+        fits = divisors_told(heads, mesh.size)
         raise UserError(f"num_attention_heads={heads} cannot be split into tensor={tensor}; sizes that fit: {fits}")
     pieces = accumulation * batch_pieces(mesh)
     if batch_size is not None and batch_size % pieces:
@@ -380,45 +260,6 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
             f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
             f"x accumulation={accumulation} = {pieces} equal parts; nearest sizes that fit: {near}"
         )
-
-
-class BatchSource(Protocol):
-    """Anything with `batch(step, rows)`, a pure function of the step; `rows` selects rows of the global batch."""
-
-    def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]: ...
-
-
-class MeshBatches:
-    """A batch source whose batches are global arrays, sharded over the mesh.
-
-    Each process makes only the rows of its devices. The sharding determines which rows these are, not the number of the
-    process, so every layout of processes and devices gives the same global batch.
-    """
-
-    def __init__(self, source: BatchSource, batch_size: int, sharding: NamedSharding):
-        """`sharding`: how the rows (axis 0) are split over the mesh; the other axes are whole on every device."""
-        self._source = source
-        self._batch_size = batch_size
-        self._sharding = sharding
-        slices = sharding.addressable_devices_indices_map((batch_size,)).values()
-        spans = {index[0].indices(batch_size)[:2] for index in slices if index}
-        self._rows = np.unique(np.concatenate([np.arange(start, stop) for start, stop in spans]))
-
-    def batch(self, step: int) -> dict[str, jax.Array]:
-        """The global batch of `step`; this process has the rows of its own devices."""
-        everything = len(self._rows) == self._batch_size
-        local = self._source.batch(step, None if everything else self._rows)
-        return {name: self._global(array) for name, array in local.items()}
-
-    def _global(self, local: np.ndarray) -> jax.Array:
-        shape = (self._batch_size, *local.shape[1:])
-
-        def rows_of(index: tuple[Any, ...] | None) -> np.ndarray:
-            start, stop, _ = (index[0] if index else slice(None)).indices(self._batch_size)
-            first = int(np.searchsorted(self._rows, start))
-            return local[first : first + stop - start]
-
-        return jax.make_array_from_callback(shape, self._sharding, rows_of)
 
 
 def to_host(tree: Any) -> Any:

@@ -19,6 +19,7 @@ from bert_jax.model.encoder import identity
 from bert_jax.model.layers import numbered_rows
 from bert_jax.runtime.compiler import compiler_options
 from bert_jax.runtime.remember import remember
+from bert_jax.training.mesh import splits_rows
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.own_rows import sum_gradients, sum_over_rows
 from bert_jax.training.schedules import Schedule
@@ -29,7 +30,6 @@ from bert_jax.training.sharding import (
     gather_under_fsdp,
     padded_vocab_size,
     replicated,
-    splits_rows,
     state_shardings,
 )
 

@@ -24,8 +24,8 @@ from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import abstract_state
 from tests import tiny
 from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of

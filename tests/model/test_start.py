@@ -11,8 +11,8 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import HEADS
 from bert_jax.model.start import StartConfig, check_start, draw
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import init_state
 from tests import tiny
 

@@ -13,8 +13,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.average import averaged
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import compile_train_step, init_state
 from bert_jax.tree import flatten
 from tests.tiny import CONFIG, pretraining_batch

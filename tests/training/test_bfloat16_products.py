@@ -9,9 +9,10 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.mesh import make_mesh
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import fused_loss_on, make_mesh
+from bert_jax.training.sharding import fused_loss_on
 from bert_jax.training.step import abstract_state, compile_train_step
 
 pytestmark = pytest.mark.optimized

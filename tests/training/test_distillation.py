@@ -20,8 +20,9 @@ from bert_jax.training.distillation import (
     distillation_sums,
     kl_divergence,
 )
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, make_mesh, state_shardings
+from bert_jax.training.sharding import state_shardings
 from bert_jax.training.step import compile_train_step, init_state, train_step
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.batches import RandomBatches
-from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_shardings, make_mesh, to_host
+from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.mesh_batches import MeshBatches
+from bert_jax.training.sharding import batch_shardings, to_host
 
 pytestmark = pytest.mark.eight_devices
 

@@ -15,11 +15,12 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.moments import MomentsState
 from bert_jax.training.muon import ProductType, orthogonalize
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.schedules import schedule_numbers
-from bert_jax.training.sharding import MeshConfig, make_mesh, path_string, state_shardings
+from bert_jax.training.sharding import path_string, state_shardings
 from bert_jax.training.weight_decay import decay_mask, is_decayed, weight_decay_of
 from bert_jax.tree import flatten, unflatten
 

@@ -13,9 +13,11 @@ from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, BertForMaskedLM
 from bert_jax.training.distillation import Distillation, DistillationConfig
+from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.objectives import PRETRAINING, Objective, Pretraining
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_shardings, fused_loss_on, make_mesh
+from bert_jax.training.sharding import batch_shardings, fused_loss_on
 from bert_jax.training.step import apply_to, compile_train_step, init_state
 from tests import tiny
 from tests.data.pretraining.test_batches import PIECES, L, prepare

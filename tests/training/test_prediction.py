@@ -13,9 +13,9 @@ from bert_jax.data.tasks.length_batches import BatchPlan, evaluation_batches
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.labels import IGNORED_LABEL
 from bert_jax.model.heads import HEADS
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.objectives import AnswerSpan, OneLabel
 from bert_jax.training.prediction import Predictor
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import apply_to
 from bert_jax.tree import unflatten
 

@@ -22,19 +22,16 @@ from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, BertForPreTraining
 from bert_jax.model.layers import DropoutKey, dropout, numbered_rows
 from bert_jax.training import sharding
+from bert_jax.training.mesh import AXES, MeshConfig, make_mesh
 from bert_jax.training.objectives import OneLabel, Pretraining
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.own_rows import sum_gradients
 from bert_jax.training.sharding import (
-    AXES,
     PARTITION_TABLE,
-    MeshConfig,
     axes_of,
     batch_shardings,
     check_sizes,
     fused_loss_on,
-    make_mesh,
-    on_slices,
     padded_vocab_size,
     partition_spec,
     path_string,
@@ -51,6 +48,7 @@ from bert_jax.training.step import (
     train_step,
 )
 from tests import tiny
+from tests.slices import devices_in_slices
 
 pytestmark = pytest.mark.eight_devices
 
@@ -228,87 +226,6 @@ def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
     with pytest.raises(UserError, match=r"batch_size=50 .* data=4 x fsdp=2 x accumulation=2 = 16 .* fit: 48, 64$"):
         check_sizes(CONFIG, abstract_mesh(4, 2), batch_size=50, accumulation=2)
     check_sizes(CONFIG, abstract_mesh(4, 2), batch_size=48, accumulation=2)
-
-
-# --- the mesh ---
-
-
-def test_mesh_takes_the_remaining_devices_and_is_of_type_auto():
-    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "zero": 1, "tensor": 2}
-    assert mesh.axis_types == (AxisType.Auto,) * 4
-    assert make_mesh().shape["data"] == 8
-    assert make_mesh(MeshConfig(tensor=2), jax.devices()[:2]).size == 2
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (MeshConfig(fsdp=3), "data=-1, fsdp=3, tensor=1: the product of the sizes must be .* 8$"),
-        (MeshConfig(data=4), "data=4, fsdp=1, tensor=1: the product of the sizes must be .* 8$"),
-        (MeshConfig(fsdp=-1), "one of them may be -1"),
-        (MeshConfig(tensor=0), "at least 1"),
-    ],
-)
-def test_mesh_that_does_not_fit_is_refused(config, message):
-    with pytest.raises(UserError, match=message):
-        make_mesh(config)
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeDevice:
-    """What JAX reads of a device to place it: on a GPU its number, on a TPU also its place in the slice."""
-
-    id: int
-    slice_index: int
-    platform: str
-    device_kind: str
-    coords: tuple[int, int, int]
-    core_on_chip: int = 0
-    process_index: int = 0
-
-
-def devices_in_slices(slices: int, platform: str) -> list[FakeDevice]:
-    """Slices of 2 x 4 chips of TPU v4, or nodes of eight GPUs; a list that alternates between them."""
-    kind = {"tpu": "TPU v4", "gpu": "NVIDIA H100"}[platform]
-    of_slice = [
-        [FakeDevice(8 * s + n, s, platform, kind, (n % 2, n // 2, 0), process_index=2 * s + n // 4) for n in range(8)]
-        for s in range(slices)
-    ]
-    return [device for together in zip(*of_slice, strict=True) for device in together]
-
-
-@pytest.mark.parametrize("platform", ["tpu", "gpu"])
-@pytest.mark.parametrize(
-    ("slices", "sizes"), [(2, (16, 1, 1, 1)), (2, (4, 2, 1, 2)), (4, (4, 4, 2, 1)), (3, (6, 2, 1, 2))]
-)
-def test_only_data_goes_over_the_network_between_slices(platform: str, slices: int, sizes: tuple[int, int, int, int]):
-    devices = devices_in_slices(slices, platform)
-    mesh = on_slices(sizes, devices)
-    assert mesh.shape == sizes
-    assert set(mesh.ravel()) == set(devices)
-    indices = np.vectorize(lambda device: device.slice_index)(mesh)
-    for row in indices:
-        assert len(set(row.ravel())) == 1  # the devices that share a row of data
-    assert sorted(indices[:, 0, 0, 0]) == indices[:, 0, 0, 0].tolist()  # the data rows of a slice are neighbours
-
-
-def test_a_mesh_that_would_leave_its_slice_is_refused():
-    devices = devices_in_slices(2, "tpu")
-    for sizes in ((1, 16, 1, 1), (1, 8, 1, 2), (1, 1, 16, 1), (3, 1, 1, 1)):
-        with pytest.raises(UserError, match=r"in 2 slices of 8, .*: 1, 2, 4, 8$") as error:
-            on_slices(sizes, devices)
-        assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="slices of 7 to 8 devices; all must have the same number"):
-        on_slices((15, 1, 1, 1), devices[:-1])
-
-
-@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (2, 2, 1, 2), (1, 4, 1, 2), (2, 1, 4, 1)])
-def test_a_single_slice_is_placed_as_jax_places_it(sizes: tuple[int, int, int, int]):
-    theirs = jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 4)
-    assert (
-        make_mesh(MeshConfig(**dict(zip(AXES, sizes, strict=True)))) == theirs
-    )  # devices, names and types: so the same compiled programs
 
 
 # --- the same numbers on every mesh, dropout on ---
@@ -601,11 +518,6 @@ def test_lambs_norms_are_those_of_whole_tensors_where_each_device_has_a_piece():
         if not path_string(path).endswith("key/bias"):  # its gradient is rounding alone
             # Rounding is up to 1.7e-5 on a CPU with AVX2 alone; the norm of a quarter moves a table by 3.9e-4.
             assert np.linalg.norm(new - one) <= 1e-4 * np.linalg.norm(one), path_string(path)
-
-
-def test_zero_and_tensor_together_are_refused():
-    with pytest.raises(UserError, match=r"zero=2: .*with tensor use fsdp=4 instead"):
-        make_mesh(MeshConfig(fsdp=2, zero=2, tensor=2), jax.devices())
 
 
 def test_where_the_vocabulary_is_cut_and_on_tpus_the_loss_is_written_out():

@@ -16,9 +16,9 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import DropoutKey, dropout
 from bert_jax.training import step as steps
+from bert_jax.training.mesh import make_mesh
 from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import (
     TrainState,
     abstract_state,

@@ -5,8 +5,9 @@ from collections import Counter
 
 import jax
 
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.prediction import PlannedBatches
-from bert_jax.training.sharding import MeshBatches, batch_shardings
+from bert_jax.training.sharding import batch_shardings
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of
 from train.finetuning.tasks.data import TaskData
 from train.run.step_cost import EVALUATION

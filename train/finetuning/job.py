@@ -22,10 +22,12 @@ from bert_jax.runtime.hosts import connect
 from bert_jax.runtime.remember import remember
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.layer_rates import layer_rates, with_rates
+from bert_jax.training.mesh import make_mesh
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.schedules import make_schedule, schedule_numbers
-from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
+from bert_jax.training.sharding import batch_shardings, check_sizes, to_host
 from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import score_text, write_report

@@ -7,8 +7,8 @@ from typing import Literal
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
+from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizer_config import OptimizerConfig
-from bert_jax.training.sharding import MeshConfig
 from train.run.ending.watchdog import Budgets
 from train.run.profile import check_profile
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.training.sharding import MeshConfig, batch_pieces, divisors, pieces_of_state
+from bert_jax.training.mesh import MeshConfig, batch_pieces, divisors, pieces_of_state
 from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from bert_jax.model.layers import platform_dtype
-from bert_jax.training.sharding import batch_pieces, make_mesh
+from bert_jax.training.mesh import batch_pieces, make_mesh
 from train.planning import measured
 from train.planning.devices import devices_of
 from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu

@@ -20,15 +20,9 @@ from jax.sharding import Mesh
 
 from bert_jax.files import is_remote
 from bert_jax.runtime.hosts import connect, on_first_process
-from bert_jax.training.sharding import (
-    MeshBatches,
-    MeshConfig,
-    batch_pieces,
-    batch_shardings,
-    divisors,
-    make_mesh,
-    pieces_of_state,
-)
+from bert_jax.training.mesh import MeshConfig, batch_pieces, divisors, make_mesh, pieces_of_state
+from bert_jax.training.mesh_batches import MeshBatches
+from bert_jax.training.sharding import batch_shardings
 from bert_jax.training.step import init_state
 from train.pretraining.mixture import MixedData, parts_to_evaluate
 from train.pretraining.phases import Phase, settings_told

@@ -19,16 +19,11 @@ from bert_jax.runtime.hosts import connect
 from bert_jax.runtime.remember import remember
 from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
+from bert_jax.training.mesh import batch_pieces, make_mesh
+from bert_jax.training.mesh_batches import BatchSource, MeshBatches
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedules import make_schedule
-from bert_jax.training.sharding import (
-    BatchSource,
-    MeshBatches,
-    batch_pieces,
-    batch_shardings,
-    make_mesh,
-    to_host,
-)
+from bert_jax.training.sharding import batch_shardings, to_host
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
 from train.pretraining.first_state import first_state

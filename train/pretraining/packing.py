@@ -10,7 +10,7 @@ import jax
 from bert_jax.data.pretraining.by_length import NO_ORDER
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
-from bert_jax.training.sharding import mesh_sizes
+from bert_jax.training.mesh import mesh_sizes
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
 from bert_jax.errors import UserError
-from bert_jax.training.sharding import divisors
+from bert_jax.training.mesh import divisors
 from train.run.config import as_given
 
 

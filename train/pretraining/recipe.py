@@ -15,8 +15,8 @@ from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig, check_start
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
+from bert_jax.training.mesh import MeshConfig, divisors
 from bert_jax.training.optimizer_config import OptimizerConfig
-from bert_jax.training.sharding import MeshConfig, divisors
 from train.pretraining.phases import Phase, checked, does_not_divide, in_rows, rows_used, steps_of
 from train.run.config import as_given
 from train.run.ending.watchdog import Budgets

@@ -7,9 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.model.heads import HEADS
+from bert_jax.training.mesh import batch_pieces
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedules import make_schedule
-from bert_jax.training.sharding import batch_pieces, batch_shardings, check_sizes, replicated
+from bert_jax.training.sharding import batch_shardings, check_sizes, replicated
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.pretraining.objective import objective_of
 from train.pretraining.phases import Phase

@@ -9,12 +9,14 @@ WEIGHT_DECAY = "bert_jax/training/weight_decay.py"
 LAYER_RATES = "bert_jax/training/layer_rates.py"
 SCHEDULES = "bert_jax/training/schedules.py"
 SHARDING = "bert_jax/training/sharding.py"
+MESH = "bert_jax/training/mesh.py"
 OWN_ROWS = "bert_jax/training/own_rows.py"
 DIRECTORY = "bert_jax/training/checkpoint/step_directory.py"
 MANIFEST = "bert_jax/training/checkpoint/manifest.py"
 OF_OPTIMIZER = "tests/training/test_optimizer.py"
 OF_STEP = "tests/training/test_step.py"
 OF_SHARDING = "tests/training/test_sharding.py"
+OF_MESH = "tests/training/test_mesh.py"
 OF_CHECKPOINTS = "tests/training/checkpoint/test_checkpoint.py"
 OF_FAULTS = "tests/training/checkpoint/test_checkpoint_faults.py"
 
@@ -252,18 +254,18 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_whole_over_tensor",),
     ),
     Mutant(
-        SHARDING,
+        MESH,
         "inside, between = (data // slices, *within), (slices, 1, 1, 1)",
         "inside, between = (data, within[0] // slices, *within[1:]), (1, slices, 1, 1)",
         "the parameters are gathered over the network between slices",
-        (f"{OF_SHARDING}::test_only_data_goes_over_the_network_between_slices",),
+        (f"{OF_MESH}::test_only_data_goes_over_the_network_between_slices",),
     ),
     Mutant(
-        SHARDING,
+        MESH,
         "    if data % slices:",
         "    if False:",
         "a mesh that leaves its slice ends in an error of JAX",
-        (f"{OF_SHARDING}::test_a_mesh_that_would_leave_its_slice_is_refused",),
+        (f"{OF_MESH}::test_a_mesh_that_would_leave_its_slice_is_refused",),
     ),
     Mutant(
         SHARDING,

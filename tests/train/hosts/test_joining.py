@@ -297,7 +297,7 @@ LATE = """
 import sys, time
 import jax, numpy as np
 from bert_jax.runtime import hosts
-from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.mesh import MeshConfig, make_mesh
 hosts.join()
 mesh = make_mesh(MeshConfig(data=2, fsdp=2))
 hosts.connect(mesh)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.model.heads import HEADS
-from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from tests.tiny import CONFIG, OPTIMIZER
 from train.planning.memory import TooBig, memory_of
 from train.planning.planner import summed

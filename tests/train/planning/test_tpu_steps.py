@@ -12,7 +12,8 @@ import jax
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.training.sharding import PIECES, MeshConfig, axes_of
+from bert_jax.training.mesh import PIECES, MeshConfig
+from bert_jax.training.sharding import axes_of
 from train.planning.devices import make_ready
 from train.planning.machines import read_topology
 from train.planning.planner import steps_on

@@ -19,7 +19,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.distillation import DistillationConfig
-from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from tests.train.pretraining.family_runs import prepare_for, small_config
 from train import pretrain
 from train.pretraining.objective import objective_of

@@ -11,8 +11,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import abstract_state
 from bert_jax.tree import flatten
 from tests import tiny

@@ -11,8 +11,8 @@ import pytest
 from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.errors import UserError
 from bert_jax.model.heads import HEADS
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
 from tests.train.pretraining.family_runs import BATCH, FAMILIES, LENGTH, fitted, prepare_for, small_config
 from train.pretraining.fitted_model import fit_to_data

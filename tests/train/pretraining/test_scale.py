@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.training.mesh import make_mesh
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.sharding import make_mesh
 from train import pretrain, scale
 from train.pretraining import job as pretraining
 from train.pretraining.fitted_model import with_model_for

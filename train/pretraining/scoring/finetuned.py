@@ -9,11 +9,13 @@ import jax
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import on_first_process
+from bert_jax.training.mesh import make_mesh
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.schedules import make_schedule
-from bert_jax.training.sharding import MeshBatches, batch_shardings, make_mesh
+from bert_jax.training.sharding import batch_shardings
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig

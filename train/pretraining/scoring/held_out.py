@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model.start import log_frequencies
+from bert_jax.training.mesh import batch_pieces
+from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.prediction import fetched
-from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings
+from bert_jax.training.sharding import batch_shardings
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import OptimizerConfig
-from bert_jax.training.sharding import MeshConfig, make_mesh
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.scoring.held_out import HeldOutBatches, Unigram, evaluate
 from train.pretraining.source import RandomData
