@@ -24,8 +24,10 @@ class LoadedGraph(NamedTuple):
         session: an onnxruntime.InferenceSession.
         tokenizer: the model's.
         max_length: tokens to which texts are truncated.
-        pooling: of an encoder's token vectors: "mean" or "cls".
+        pooling: of an encoder's token vectors: "mean", "cls" or "max".
         labels: names of a classifier's classes.
+        prompt: what is put before each text.
+        width: how many numbers of a vector are kept, from its first on; None: all.
     """
 
     session: Any
@@ -33,18 +35,26 @@ class LoadedGraph(NamedTuple):
     max_length: int
     pooling: str = "mean"
     labels: tuple[str, ...] = ()
+    prompt: str = ""
+    width: int | None = None
 
 
 def open_graph(
-    path: Path, tokenizer: "Tokenizer", max_length: int, pooling: str, labels: tuple[str, ...]
+    path: Path,
+    tokenizer: "Tokenizer",
+    max_length: int,
+    pooling: str,
+    labels: tuple[str, ...],
+    prompt: str = "",
+    width: int | None = None,
 ) -> LoadedGraph:
-    """Load an ONNX file; `pooling` as in a sentence-transformers folder, of which "cls" and "mean" differ here."""
+    """Load an ONNX file; `pooling` as in a sentence-transformers folder: for cosines, lengths do not matter."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return LoadedGraph(session, tokenizer, max_length, pooling.partition("+")[0], labels)
+    return LoadedGraph(session, tokenizer, max_length, pooling.partition("+")[0], labels, prompt, width)
 
 
 def compare_on_texts(whole: LoadedGraph, small: LoadedGraph, texts: Sequence[str]) -> dict[str, float]:
@@ -60,9 +70,7 @@ def compare_on_texts(whole: LoadedGraph, small: LoadedGraph, texts: Sequence[str
     both: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for (inputs, first), (_, second) in zip(_run(whole, texts), _run(small, texts), strict=True):
         for name in first.keys() - {"pooler_output"}:
-            values = [
-                _per_text(name, found[name], inputs["attention_mask"], whole.pooling) for found in (first, second)
-            ]
+            values = [_per_text(name, found[name], inputs["attention_mask"], whole) for found in (first, second)]
             for kept, value in zip(both.setdefault(name, ([], [])), values, strict=True):
                 kept.append(value)
     found: dict[str, float] = {}
@@ -118,8 +126,9 @@ def _run(
     names = [node.name for node in graph.session.get_outputs()]
     for begin in range(0, len(texts), _ROWS):
         some = slice(begin, begin + _ROWS)
+        prompted = [graph.prompt + text for text in texts[some]]
         rows = graph.tokenizer(
-            texts[some], None if pairs is None else pairs[some], padding="longest", max_length=graph.max_length
+            prompted, None if pairs is None else pairs[some], padding="longest", max_length=graph.max_length
         )
         inputs = {name: np.asarray(rows.get(name, np.zeros_like(rows["input_ids"])), np.int64) for name in nodes}
         # Multiple choice: each text is a question with one choice.
@@ -129,17 +138,23 @@ def _run(
 
 def _vectors(graph: LoadedGraph, texts: Sequence[str]) -> np.ndarray:
     parts = [
-        _per_text("last_hidden_state", found["last_hidden_state"], inputs["attention_mask"], graph.pooling)
+        _per_text("last_hidden_state", found["last_hidden_state"], inputs["attention_mask"], graph)
         for inputs, found in _run(graph, texts)
     ]
     return np.concatenate(parts)
 
 
-def _per_text(name: str, values: np.ndarray, mask: np.ndarray, pooling: str) -> np.ndarray:
+def _per_text(name: str, values: np.ndarray, mask: np.ndarray, graph: LoadedGraph) -> np.ndarray:
     """What is compared of an output: vectors of length one [B, D], best classes int [...], or single scores [B]."""
     if name == "last_hidden_state":
         wide = values.astype(np.float64)  # cosines lie close to 1, where float32 has few digits for what differs
-        pooled = wide[:, 0] if pooling == "cls" else (wide * mask[..., None]).sum(axis=1)
+        if graph.pooling == "cls":
+            pooled = wide[:, 0]
+        elif graph.pooling == "max":
+            pooled = np.where(mask[..., None], wide, -np.inf).max(axis=1)
+        else:
+            pooled = (wide * mask[..., None]).sum(axis=1)
+        pooled = pooled[:, : graph.width]
         return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
     if values.shape[-1] == 1:
         return values.reshape(-1)

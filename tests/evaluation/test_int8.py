@@ -12,7 +12,9 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.int8 import compare_on_texts, glue_score, open_graph
 from bert_jax.formats.onnx.save import save_onnx
+from bert_jax.formats.sentence_transformers import Vectors
 from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.tasks.embed import TextEmbedding
 from tests import tiny
 
 pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
@@ -69,6 +71,29 @@ def test_single_scores_are_compared_by_their_correlation(tmp_path):
     values = [[outputs(graph, text)["logits"][0, 0] for text in TEXTS] for graph in graphs]
     want = stats.pearsonr(*values).statistic
     assert compare_on_texts(graphs[0], graphs[1], TEXTS) == {"correlation of logits": pytest.approx(want, abs=1e-5)}
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        Vectors("max"),
+        Vectors("mean", fields={"prompts": {"query": "dog ran "}, "default_prompt_name": "query"}),
+        Vectors("mean+normalize", fields={"truncate_dim": 3}),
+    ],
+)
+def test_int8_is_measured_on_the_vectors_that_the_folder_describes(vectors, tmp_path, capsys):
+    params = tiny.random_params(tiny.CONFIG, 4, "encoder", scale=0.3)
+    source = save_pretrained(
+        tmp_path / "m", tiny.CONFIG, params, TOKENIZER, head="encoder", sentence_transformers=vectors
+    )
+    rows = [line.split("\t")[-3:] for line in sts_file(tmp_path).read_text().splitlines()[1:]]
+    embed = TextEmbedding(source, runtime="xla", dtype="float32")
+    first, second = (np.asarray(embed([row[column] for row in rows]), np.float64) for column in (0, 1))
+    cosines = (first * second).sum(axis=1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    argv = ["convert", str(source), str(tmp_path / "onnx"), "--to", "onnx", "--int8", "--json"]
+    assert main([*argv, "--score", f"stsb={tmp_path / 'dev.tsv'}"]) == 0
+    found = json.loads(capsys.readouterr().out)["int8"]["stsb pearson"]["float32"]
+    assert found == pytest.approx(stats.pearsonr([float(row[2]) for row in rows], cosines).statistic, abs=1e-4)
 
 
 def sts_file(folder: Path) -> Path:

@@ -137,7 +137,7 @@ def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None)
     from bert_jax.evaluation.int8 import compare_on_texts, glue_score, open_graph
     from bert_jax.formats.load import load_config, load_tokenizer
     from bert_jax.formats.onnx.save import MODEL, QUANTIZED
-    from bert_jax.formats.sentence_transformers import vectors_of
+    from bert_jax.formats.sentence_transformers import Vectors, vectors_of
     from bert_jax.formats.write import longest_text
 
     sizes = [(folder / name).stat().st_size / 1e6 for name in (MODEL, QUANTIZED)]
@@ -147,14 +147,13 @@ def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None)
         return {}
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     assert tokenizer is not None  # `run` has asked
-    vectors = vectors_of(folder)
-    pooling = vectors.pooling if vectors else "mean"
-    if vectors and vectors.lower_case:
+    vectors = vectors_of(folder) or Vectors("mean")
+    if vectors.lower_case:
         tokenizer = tokenizer.lower_cased()
+    prompt = vectors.prompt if vectors.include_prompt else ""
     longest = longest_text(config, tokenizer)
-    whole, small = (
-        open_graph(folder / name, tokenizer, longest, pooling, config.labels) for name in (MODEL, QUANTIZED)
-    )
+    facts = (tokenizer, longest, vectors.pooling, config.labels, prompt, vectors.truncate_dim)
+    whole, small = (open_graph(folder / name, *facts) for name in (MODEL, QUANTIZED))
     found: dict[str, Any] = {}
     if texts:
         found |= compare_on_texts(whole, small, texts)
