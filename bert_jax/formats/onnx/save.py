@@ -90,7 +90,9 @@ def save_onnx(
             if calibration:
                 assert tokenizer is not None
                 reader = tokenizer.lower_cased() if vectors and vectors.lower_case else tokenizer
-                inputs = _calls(graph, calibration, reader, longest_text(config, tokenizer), head)
+                prompt = vectors.prompt if vectors and vectors.include_prompt else ""
+                texts = [prompt + text for text in calibration]
+                inputs = _calls(graph, texts, reader, longest_text(config, tokenizer), head)
                 quantize_calibrated(folder / QUANTIZED, graph, inputs)
             else:
                 quantize(folder / QUANTIZED, graph)

@@ -16,10 +16,12 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load_config
+from bert_jax.formats.onnx import save
 from bert_jax.formats.onnx.activations import activation
 from bert_jax.formats.onnx.graph import Graph, check_graph, write_graph
 from bert_jax.formats.onnx.model import build_graph
 from bert_jax.formats.onnx.save import save_onnx
+from bert_jax.formats.sentence_transformers import Vectors
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.model.layers import Activation
@@ -246,6 +248,19 @@ def test_texts_to_calibrate_on_need_int8_and_a_tokenizer(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="calibration: finds the ranges of int8; say int8=True"):
         save_onnx(tmp_path / "onnx", CONFIG, params, None, head="mlm", calibration=["the cat"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_calibration_sees_texts_with_the_default_prompt_as_the_model_will(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", object())
+    seen = []
+    monkeypatch.setattr(save, "quantize_calibrated", lambda path, graph, inputs: seen.extend(inputs))
+    config = CONFIG.replace(vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    vectors = Vectors("mean", fields={"prompts": {"query": "cat the "}, "default_prompt_name": "query"})
+    params = tiny.random_params(config, 4, "encoder", scale=0.1)
+    options = {"head": "encoder", "sentence_transformers": vectors, "int8": True, "calibration": ["the"]}
+    save_onnx(tmp_path / "onnx", config, params, tokenizer, **options)
+    assert [call["input_ids"].tolist() for call in seen] == [tokenizer(["cat the the"])["input_ids"].tolist()]
 
 
 @pytest.mark.parametrize(("head", "name"), [("mlm", "logits"), ("multiple-choice", "logits")])
