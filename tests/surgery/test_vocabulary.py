@@ -7,7 +7,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.surgery.vocabulary import add_words, set_token_rows
-from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
+from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, write
 
 PIECES = [
     *("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -121,6 +121,18 @@ def test_a_byte_level_word_starts_from_the_pieces_that_it_has_after_a_space(tmp_
     pieces = bpe.tokens_to_ids(["Ġworld", "a"])
     grown = tree["embeddings"]["word_embeddings"][ids["worlda"]]
     np.testing.assert_allclose(grown, table[pieces].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "new", "files"),
+    [("roberta", ["worlda"], byte_level_files()), ("albert", ["worlda", "中"], {"spiece__model": albert_spiece()})],
+)
+def test_a_word_that_is_one_token_after_a_space_keeps_what_it_has_learnt(model_type, new, files, tmp_path):
+    settings = {"config__json": {"model_type": model_type}, "tokenizer_config__json": {"do_lower_case": True}}
+    there = Tokenizer.load(write(tmp_path, **settings, **files))
+    grown, found = there.with_words(["world", *new])
+    assert found == new
+    assert grown.tokenize("hello world") == there.tokenize("hello world")
 
 
 @pytest.mark.parametrize("sources", [{13: None}, {12: [12]}, {-1: None}, {12: []}])

@@ -253,7 +253,8 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
 
     In WordPiece a word becomes a piece. It is normalised as text is (lower-cased by an uncased tokenizer), longer words
     may begin with it, and a word written "##…" is a piece within words. In other models it becomes an added token,
-    found as a whole word only; the space before it stays a token of its own.
+    found as a whole word only; the space before it stays a token of its own. What is one token after a space already
+    ("Ġworld") is not new.
 
     Raises:
         UserError: a word that the tokenizer splits into several words, or too few unused places.
@@ -261,7 +262,7 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
     wordpiece = isinstance(parts.backend.model, models.WordPiece)
     new = list(dict.fromkeys(_piece(parts, word) for word in words))
     there = parts.backend.get_vocab(with_added_tokens=True)
-    new = [piece for piece in new if piece not in there]
+    new = [piece for piece in new if piece not in there and (wordpiece or not _is_token(parts, piece))]
     taken = {token.content for token in parts.backend.get_added_tokens_decoder().values()}  # as a marker in texts
     free = [piece for piece in parts.vocabulary if _UNUSED.fullmatch(piece) and piece not in taken]
     unused = free if wordpiece else []
@@ -283,6 +284,13 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
     if not into_unused:
         vocabulary += new
     return replace(parts, backend=_with_pieces(parts.backend, vocabulary), vocabulary=vocabulary), new
+
+
+def _is_token(parts: TokenizerParts, word: str) -> bool:
+    """Whether a word is one token, known to the model, where most words stand: after a space."""
+    with library_errors(repr(word)):
+        found = parts.backend.encode(f" {word}", add_special_tokens=False).tokens
+    return len(found) == 1 and found[0] != parts.special_tokens.get("unk")
 
 
 def _piece(parts: TokenizerParts, word: str) -> str:
