@@ -12,6 +12,7 @@ import bert_jax
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.convert import convert
+from bert_jax.formats.sentence_transformers import Vectors
 from tests import tiny
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "co", "##vid", "."]
@@ -94,6 +95,18 @@ def test_vectors_keep_their_pooling_and_their_maximum_length(source, tmp_path):
         embed = bert_jax.pipeline("embed", out, runtime="xla")
         assert embed.pooling == "cls+normalize"
         assert np.linalg.norm(embed("cat")) == pytest.approx(1, abs=1e-5)
+
+
+def test_words_are_lower_cased_where_the_folder_s_texts_are(tmp_path, capsys):
+    cased = Tokenizer.from_vocabulary(PIECES, cased=True)
+    params, vectors = tiny.random_params(CONFIG, 3, "encoder"), Vectors("mean", lower_case=True)
+    source = tmp_path / "vectors"
+    bert_jax.save_pretrained(source, CONFIG, params, cased, head="encoder", sentence_transformers=vectors)
+    (tmp_path / "terms.txt").write_text("Covid\nTHE\n")
+    argv = ["edit", str(source), str(tmp_path / "medical"), "--words", str(tmp_path / "terms.txt"), "--json"]
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["new_tokens"] == {"covid": 11}
+    assert bert_jax.pipeline("embed", tmp_path / "medical", runtime="xla").tokenizer.tokenize("Covid") == ["covid"]
 
 
 def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path, capsys):

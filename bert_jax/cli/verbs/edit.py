@@ -151,6 +151,8 @@ def edit(
     if words:
         if tokenizer is None:
             raise UserError(f"{source} has no tokenizer to add words to")
+        if vectors and vectors.lower_case:  # its texts are lower-cased first, so that no capital is ever found
+            words = [word.lower() for word in words]
         config, params, tokenizer, new_tokens = add_words(
             config, params, tokenizer, words, into_unused=into_unused, initial=initial
         )
