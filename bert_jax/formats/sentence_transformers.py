@@ -25,6 +25,8 @@ POOLINGS = tuple(_FLAGS)
 _ALL_FLAGS = _FLAGS | {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 
 MODULES, FIELDS, POOLING = "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"
+VECTOR = "sentence_embedding"
+"""What version 6 calls a text's vector."""
 SETTINGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -126,6 +128,9 @@ def vectors_of(folder: Path, pooling: str | None = None) -> Vectors | None:
             return None
         pooling, include_prompt = _pooling_of(modules)
     settings = _settings_of(folder)
+    if processing := settings.get("processing_kwargs"):
+        found = quoted(json.dumps(processing))
+        raise UserError(f"{folder / SETTINGS[0]}: processing_kwargs is {found}; expected none, or max_seq_length")
     length = settings.get("max_seq_length")
     return Vectors(
         pooling,
@@ -165,12 +170,19 @@ def _pooling_of(path: Path) -> tuple[str, bool]:
         fields = read_json(folder / place / "config.json") if known else {}
         flagged = [name for name, flag in _ALL_FLAGS.items() if fields.get(flag)]
         said = fields.get("pooling_mode", flagged or "mean")
+        last = Path(modules[-1][1]).name if known else ""
+        scaled = read_object(folder / last / "config.json", optional=True) if kinds[2:] == ["Normalize"] else {}
+        names = [scaled.get(f"module_{kind}_name") or VECTOR for kind in ("input", "output")]
         chosen = list(said) if isinstance(said, list) else [said]
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: not the modules of a sentence-transformers model ({error})") from None
     if not known:
         found = ", ".join(kinds) or "none"
         raise UserError(f"{path}: has the layers {found}; expected Transformer and Pooling, then perhaps Normalize")
+    if names != [VECTOR, VECTOR]:
+        raise UserError(
+            f"{folder / last}: scales {quoted(names[0])} to {quoted(names[1])}; expected {VECTOR} to {VECTOR}"
+        )
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         found = " and ".join(map(str, chosen))
         raise UserError(f"{folder / place}: its pooling is {quoted(found)}; expected one of {', '.join(POOLINGS)}")

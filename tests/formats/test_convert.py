@@ -164,3 +164,31 @@ def test_a_folder_can_be_converted_onto_itself(tmp_path):
     before = sha256_of_parameters(load_arrays(folder).params)
     assert not convert(folder, folder, max_shard_size="1KB").report.missing
     assert sha256_of_parameters(load_arrays(folder).params) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "line"),
+    [
+        (
+            "2_Normalize/config.json",
+            {"module_input_name": "token_embeddings"},
+            "2_Normalize: scales 'token_embeddings' to",
+        ),
+        (
+            "2_Normalize/config.json",
+            {"module_output_name": "other"},
+            "expected sentence_embedding to sentence_embedding",
+        ),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs is"),
+    ],
+)
+def test_what_version_6_may_do_otherwise_is_refused(name, fields, line, tmp_path):
+    (tmp_path / "2_Normalize").mkdir()
+    write_modules(tmp_path, "mean+normalize", 8, 16)
+    names = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+    (tmp_path / "2_Normalize/config.json").write_text(json.dumps(names))
+    assert vectors_of(tmp_path) == Vectors("mean+normalize", 16)
+    path = tmp_path / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(UserError, match=line):
+        vectors_of(tmp_path)
