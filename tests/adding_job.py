@@ -21,7 +21,7 @@ from train.run.goodput import Goodput
 from train.run.job import Untimed
 from train.run.log.meter import mean_of_good_steps
 from train.run.loop import train
-from train.run.phases import Phases
+from train.run.stages import Stages
 
 STEPS = 30
 
@@ -107,7 +107,7 @@ def main(words: list[str]) -> int:
 def run_of(job: AddingJob, folder: Path) -> tuple[int, list[int]]:
     """The exit code, and the steps of the checkpoints."""
     folder.mkdir(exist_ok=True)
-    code = train(job, RunDirectory(str(folder)), Goodput(None, Phases()))
+    code = train(job, RunDirectory(str(folder)), Goodput(None, Stages()))
     with Checkpoints(folder / "checkpoints") as checkpoints:
         return code, checkpoints.steps()
 

@@ -117,7 +117,7 @@ def job_of(
     # Before the text is prepared, which can take hours.
     source, scoring, held_out = None if saved else open_init(config), read_scoring(config), open_held_out(config)
     if is_from_text(config, launch.given):
-        with goodput.phases("prepare"):
+        with goodput.stages("prepare"):
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
     if saved:

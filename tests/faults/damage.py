@@ -310,7 +310,7 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
     from train.run.goodput import Goodput
     from train.run.log.metrics_file import MetricsFile
     from train.run.log.run_log import RunLog
-    from train.run.phases import Phases
+    from train.run.stages import Stages
 
     run = folder / "run"
     run.mkdir()
@@ -324,7 +324,7 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
     config = override(PretrainConfig(), {"seed": "7"})
     RunDirectory(str(run)).settle_config(config, ())
 
-    started = Goodput(epath.Path(run / "goodput.json"), Phases(lambda: 60.0, began=0.0), clock=lambda: 1e9)
+    started = Goodput(epath.Path(run / "goodput.json"), Stages(lambda: 60.0, began=0.0), clock=lambda: 1e9)
     started.saved(78)
     started.write()
     with Checkpoints(run / "checkpoints") as saved:
@@ -357,7 +357,7 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
         return saved, ""
 
     def read_goodput(place: Path) -> tuple[Any, str]:
-        found = Goodput(epath.Path(place / "goodput.json"), Phases(lambda: 0.0), clock=lambda: 1e9)
+        found = Goodput(epath.Path(place / "goodput.json"), Stages(lambda: 0.0), clock=lambda: 1e9)
         found.begin_at(78)
         return found.seconds(), ""
 

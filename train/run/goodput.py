@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import checksum_of, read_summed, write_json
-from train.run.phases import NAMES, Phases
+from train.run.stages import NAMES, Stages
 
 KINDS = (*("productive" if name == "step" else name for name in NAMES), "lost")
 _DONE_AGAIN = ("productive", "input", "evaluation")  # by a run that goes on from an older checkpoint
@@ -24,7 +24,7 @@ class Goodput:
     """Context manager: keeps `goodput.json` of a run up to date, in a thread, so that no disk can delay the run.
 
     The file has seconds: "wall" of all processes that trained this run, and the kinds that add up to it. These are
-    "productive", the steps that count; the other phases of `Phases`; and "lost", what a later start did again because
+    "productive", the steps that count; the other stages of `Stages`; and "lost", what a later start did again because
     it continued from an older checkpoint. "stopped" is the time between processes, which is not in "wall". "starts"
     counts the processes. The thread writes at each save, at the end, and each time the wall time has grown by a quarter
     of a per cent, at least once a minute: the time of a killed process after the last writing is taken for "stopped".
@@ -36,7 +36,7 @@ class Goodput:
     def __init__(
         self,
         path: epath.Path | None,
-        phases: Phases,
+        stages: Stages,
         *,
         clock: Callable[[], float] = time.time,
     ):
@@ -45,14 +45,14 @@ class Goodput:
             path: of the file; None: writes nothing, as on the other processes of a job.
             clock: seconds of the calendar; tests have their own.
         """
-        self.phases = phases
+        self.stages = stages
         self._path, self._clock = path, clock
         found = None if path is None else _read(path)
         self._missing, before = path is not None and found is None, found or _nothing()
         self._seconds: dict[str, float] = before["seconds"]
         self._marks: dict[str, dict[str, float]] = before["marks"]  # step -> seconds when it was saved
         self._starts = before["starts"] + 1
-        began = clock() - sum(phases.seconds().values())
+        began = clock() - sum(stages.seconds().values())
         self._stopped = before["stopped"] + (max(began - before["written"], 0.0) if before["starts"] else 0.0)
         self._failed = False
         self._over = False
@@ -100,8 +100,8 @@ class Goodput:
 
     def seconds(self) -> dict[str, float]:
         """Kind -> seconds, over all starts up to now."""
-        phases = self.phases.seconds()
-        own = {("productive" if name == "step" else name): seconds for name, seconds in phases.items()}
+        stages = self.stages.seconds()
+        own = {("productive" if name == "step" else name): seconds for name, seconds in stages.items()}
         return {kind: self._seconds[kind] + own.get(kind, 0.0) for kind in KINDS}
 
     def _keep(self) -> None:

@@ -34,7 +34,7 @@ from train.run.ending.watchdog import Watchdog
 from train.run.fields import fields_of, print_fields
 from train.run.goodput import Goodput
 from train.run.log.track import check_tracker
-from train.run.phases import Phases, take_start
+from train.run.stages import Stages, take_start
 
 EMPTY = "it is empty; is a variable of the shell not set?"
 _OPTIONS = ("--dry-run", "--json", "--fields", "--help")
@@ -226,12 +226,12 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch, Goodp
             run.discard_failed_start()
 
     hosts.on_first_process(run.acquire)
-    phases = Phases(began=take_start())
-    goodput = Goodput(run.path / "goodput.json" if hosts.is_first() else None, phases)
+    stages = Stages(began=take_start())
+    goodput = Goodput(run.path / "goodput.json" if hosts.is_first() else None, stages)
     log_file = None if run.is_remote or not hosts.is_first() else run.path / "run.log"
     withdraw = [hosts.before_ending(discard), hosts.before_ending(lambda code, line: goodput.write())]
     try:
-        with Watchdog(phases, launch.config.budgets, _end_hung, log_file), goodput:
+        with Watchdog(stages, launch.config.budgets, _end_hung, log_file), goodput:
             code = work(run, launch, goodput)
         if launch.as_json and hosts.is_first():
             with contextlib.suppress(BrokenPipeError):  # a reader that has left does not change the exit code

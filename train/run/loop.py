@@ -42,7 +42,7 @@ class _Training:
     """One start of a run, from its newest checkpoint to its end, or to where it goes back to a checkpoint."""
 
     def __init__(self, job: Job, run: RunDirectory, goodput: Goodput):
-        self._job, self._config, self._run, self._goodput, self._phases = job, job.config, run, goodput, goodput.phases
+        self._job, self._config, self._run, self._goodput, self._stages = job, job.config, run, goodput, goodput.stages
         self._step = self._first_step = 0  # the last step dispatched, and the one that this start began at
         self._code = EXIT_DONE
         self._unsaved: str | None = None  # why the state is not saved, where that was due
@@ -51,16 +51,16 @@ class _Training:
 
     def run(self) -> int | None:
         """The exit code; None if the run went back, and is to be started again from its newest checkpoint."""
-        job, config, phases = self._job, self._config, self._phases
-        phases.go_on_with("start")
+        job, config, stages = self._job, self._config, self._stages
+        stages.go_on_with("start")
         with ExitStack() as stack:
             # Until the first step is done, nothing would be lost.
-            stop = StopRequest(phases, config.budgets.grace, lambda: self._step == self._first_step)
+            stop = StopRequest(stages, config.budgets.grace, lambda: self._step == self._first_step)
             stack.enter_context(stop)
             self._restore(stack)
             feed = stack.enter_context(closing(job.batches(self._step)))
-            phases.go_on_with("step")
-            for batch, waited in phases.each("input", feed):
+            stages.go_on_with("step")
+            for batch, waited in stages.each("input", feed):
                 self._take_step(batch, waited)
                 self._code = stop.exit_code(self._step) or EXIT_DONE
                 last = self._step == job.last_step
@@ -146,7 +146,7 @@ class _Training:
     def _take_step(self, batch: Batch, waited: float) -> None:
         shapes = tuple(array.shape for array in jax.tree.leaves(batch))
         new = shapes not in self._compiled
-        with self._phases("compile" if new else "step"), self._profile.step(self._step + 1), ExitStack() as stack:
+        with self._stages("compile" if new else "step"), self._profile.step(self._step + 1), ExitStack() as stack:
             if new:
                 self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
@@ -181,14 +181,14 @@ class _Training:
 
     def _evaluate(self) -> int | None:
         """The exit code to end the training with; None to continue."""
-        with self._phases("evaluation"):
+        with self._stages("evaluation"):
             ended = self._job.evaluate(self._state, self._step, self._log)
             self._log.draw()
             return ended
 
     def _save_is_due(self) -> bool:
         """Whether to save after this step, stopped or not. Every process must call this after every step."""
-        with self._meter.pause(), self._phases("save"):
+        with self._meter.pause(), self._stages("save"):
             due = self._saves.due(self._step)
         return due or self._unsaved is not None
 
@@ -198,7 +198,7 @@ class _Training:
         `extra`: only because the run is stopped.
         """
         self._unsaved = None
-        with self._phases("save"):
+        with self._stages("save"):
             if skipped := skipped_in_a_row(self._state.skipped_in_a_row):
                 steps = f"{skipped} steps" if skipped > 1 else "step"
                 self._unsaved = f"the last {steps} up to step {self._step:,} had a non-finite loss or gradient"
@@ -224,7 +224,7 @@ class _Training:
             trained: the last step that changed the parameters.
             until: the step at which the run would continue.
         """
-        with self._phases("save"):
+        with self._stages("save"):
             facts = self._meter.facts(until)
             back_to = self._rollbacks.recover(
                 self._checkpoints, self._saves, self._job.target, trained, until, facts, self._log.say
@@ -242,14 +242,14 @@ class _Training:
             why = f"{self._unsaved}, so nothing shows that its parameters are of use. {_LOWER}"
             return self._not_finite(why, step - skipped_in_a_row(self._state.skipped_in_a_row), step)
         if self._unsaved:
-            with self._phases("save"):
+            with self._stages("save"):
                 self._saves.collect()
             newest = max(self._checkpoints.steps(), default=0)
             log.say(f"stopped without saving, since {self._unsaved}; the same command continues from step {newest:,}")
         elif self._code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
-            with self._phases("export"):
+            with self._stages("export"):
                 self._saves.write_last(lambda: self._job.finish(self._state, step, log))
         return self._code
 

@@ -33,7 +33,7 @@ OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_PACKING = "tests/train/pretraining/test_packing.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_SIGNALS = "tests/train/run/ending/test_signals.py"
-OF_PHASES = "tests/train/run/test_phases.py"
+OF_STAGES = "tests/train/run/test_stages.py"
 OF_METER = "tests/train/run/log/test_meter.py"
 OF_LINES = "tests/train/run/log/test_metrics_file.py"
 OF_SAVING = "tests/train/run/test_saving.py"
@@ -203,14 +203,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self._passed > last:",
         "if False:",
         "a run that hangs never ends",
-        (f"{OF_PHASES}::test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends",),
+        (f"{OF_STAGES}::test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends",),
     ),
     Mutant(
         WATCHDOG,
         "min(now - self._last_look, 10 * self._pause), now",
         "now - self._last_look, now",
         "a machine that slept ends its run",
-        (f"{OF_PHASES}::test_the_sleep_of_the_whole_machine_is_no_time_of_the_phase",),
+        (f"{OF_STAGES}::test_the_sleep_of_the_whole_machine_is_no_time_of_the_stage",),
     ),
     Mutant(
         MONITOR,
@@ -231,14 +231,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "found = read_summed(path)",
         "found = read_summed(path) if False else __import__('json').loads(path.read_text())",
         "a changed record of a run's time is believed",
-        (f"{OF_PHASES}::test_a_changed_byte_in_the_record_is_told_and_it_is_begun_anew",),
+        (f"{OF_STAGES}::test_a_changed_byte_in_the_record_is_told_and_it_is_begun_anew",),
     ),
     Mutant(
         GOODPUT,
         'self._seconds["lost"] + sum(again.values())',
         'self._seconds["lost"]',
         "steps that a run does again are not in its wall time",
-        (f"{OF_PHASES}::test_what_a_killed_run_did_after_its_checkpoint_is_lost_when_it_is_done_again",),
+        (f"{OF_STAGES}::test_what_a_killed_run_did_after_its_checkpoint_is_lost_when_it_is_done_again",),
     ),
     Mutant(
         STOPPING,

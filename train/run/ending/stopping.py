@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.ending.signals import Signals
-from train.run.phases import Phases, note_start
+from train.run.stages import Stages, note_start
 
 EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
 EXIT_HOPELESS = 5  # 4 is train.doctor's: it found something
@@ -186,14 +186,14 @@ class StopRequest(_Signalled):
     In a job of several processes JAX's preemption service makes all of them agree on one step.
     """
 
-    def __init__(self, phases: Phases, grace: float, nothing_to_save: Callable[[], bool] = lambda: False):
+    def __init__(self, stages: Stages, grace: float, nothing_to_save: Callable[[], bool] = lambda: False):
         """
         Args:
-            phases: tell which phase does not end in time.
+            stages: tell which stage does not end in time.
             grace: seconds.
             nothing_to_save: whether the process may end at once; a thread calls it.
         """
-        self._phases, self._grace, self._nothing_to_save = phases, grace, nothing_to_save
+        self._stages, self._grace, self._nothing_to_save = stages, grace, nothing_to_save
         self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
         self._code: int | None = None
         self._noticed: list[int] = []
@@ -216,8 +216,8 @@ class StopRequest(_Signalled):
         self._signals.limit(self._grace, lambda: self._end_late(code, line))
 
     def _end_late(self, code: int, line: str) -> None:
-        phase, _ = self._phases.now
-        hosts.end_at_once(code, f"{line}; it could not save within budgets.grace={self._grace:g} seconds, in {phase}")
+        stage, _ = self._stages.now
+        hosts.end_at_once(code, f"{line}; it could not save within budgets.grace={self._grace:g} seconds, in {stage}")
 
     def exit_code(self, step: int) -> int | None:
         """The exit code to stop with after `step`; None to continue. Every process must call this after every step."""

@@ -1,4 +1,4 @@
-"""The watchdog: notices that a run hangs in a phase, says where, and ends it so that it can be started again."""
+"""The watchdog: notices that a run hangs in a stage, says where, and ends it so that it can be started again."""
 
 import faulthandler
 import math
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from train.run.ending.monitor import Monitor
-from train.run.phases import Phases
+from train.run.stages import Stages
 
 _LOOK_AT = {
     "start": "look at the file system of the run, and at the other hosts of the job",
@@ -29,14 +29,14 @@ _MOST_DUMPING = 10  # seconds; the disk of run.log may be what hangs
 
 @dataclass(frozen=True, repr=False)
 class Budgets(ShownConfig):
-    """Seconds that a run may spend in a phase before it counts as hanging; None: any time.
+    """Seconds that a run may spend in a stage before it counts as hanging; None: any time.
 
     Past a budget the stacks of all threads are written to stderr and run.log. Past `end` times the budget the run ends
     with exit code 76, so that it can be started again.
 
     start                opening the data, reading the run's checkpoint or making its first parameters
     compile              the first step of each shape
-    step                 one step, and all that is between two phases
+    step                 one step, and all that is between two stages
     evaluation           one evaluation
     save                 one save, which first waits for the save before it
     export               what is written after the last step: export/, predictions
@@ -63,23 +63,23 @@ class Budgets(ShownConfig):
                     f"budgets.{one.name}: found {found}; expected {'at least 1' if least else 'more than 0'}"
                 )
 
-    def of(self, phase: str) -> float:
-        """Seconds; infinite for a phase without a budget."""
-        budget = getattr(self, phase, None)
+    def of(self, stage: str) -> float:
+        """Seconds; infinite for a stage without a budget."""
+        budget = getattr(self, stage, None)
         return math.inf if budget is None else budget
 
 
 class Watchdog:
-    """Context manager: a thread that looks at the phase of a run about every second.
+    """Context manager: a thread that looks at the stage of a run about every second.
 
     It also works while the run's own thread is in compiled code: a compilation, a collective, a write to a dead disk.
     For compiled code that keeps Python's lock, so that no thread runs, it has a `Monitor`.
-    A pause of the whole process (its machine slept) is no time of the phase.
+    A pause of the whole process (its machine slept) is no time of the stage.
     """
 
     def __init__(
         self,
-        phases: Phases,
+        stages: Stages,
         budgets: Budgets,
         end: Callable[[str], object],
         log_file: os.PathLike[str] | None = None,
@@ -88,17 +88,17 @@ class Watchdog:
     ):
         """
         Args:
-            phases: what the process is doing, and since when.
-            budgets: the seconds that it may take for each phase.
+            stages: what the process is doing, and since when.
+            budgets: the seconds that it may take for each stage.
             end: ends the process; takes the line that says why.
             log_file: gets the stacks too; None: only stderr.
             clock: in seconds; tests have their own.
         """
-        self._phases, self._budgets, self._end, self._log_file, self._clock = phases, budgets, end, log_file, clock
+        self._stages, self._budgets, self._end, self._log_file, self._clock = stages, budgets, end, log_file, clock
         shortest = min(budgets.of(one.name) for one in fields(budgets) if one.name in _LOOK_AT)
         self._pause = min(1.0, shortest / 4)
         self._last_look = clock()
-        self._seen = phases.now
+        self._seen = stages.now
         self._passed = 0.0
         self._told = False
         self._over = threading.Event()
@@ -119,14 +119,14 @@ class Watchdog:
                 monitor.tell(self._budgets.of(self._seen[0]) * self._budgets.end - self._passed)
 
     def look(self) -> None:
-        """Compares the time of the phase with its budget, and acts."""
-        now, phase = self._clock(), self._phases.now
+        """Compares the time of the stage with its budget, and acts."""
+        now, stage = self._clock(), self._stages.now
         passed, self._last_look = min(now - self._last_look, 10 * self._pause), now
-        if phase != self._seen:
-            self._seen, self._passed, self._told = phase, 0.0, False
+        if stage != self._seen:
+            self._seen, self._passed, self._told = stage, 0.0, False
             return
         self._passed += passed
-        name, budget = phase[0], self._budgets.of(phase[0])
+        name, budget = stage[0], self._budgets.of(stage[0])
         last = budget * self._budgets.end
         if self._passed > budget and not self._told:
             self._told = True

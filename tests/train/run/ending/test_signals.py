@@ -19,14 +19,14 @@ PROGRAM = """
 import ctypes, signal, sys, threading, time
 from pathlib import Path
 from bert_jax.runtime import hosts
-from train.run.phases import Phases
+from train.run.stages import Stages
 from train.run.ending.signals import end_at_signals
 from train.run.ending.stopping import StopRequest, exit_code, keeps_nothing
 from train.run.ending.watchdog import Budgets, Watchdog
 
 where, unsaved, words = sys.argv[1], sys.argv[2] == "unsaved", sys.argv[3:]
 budgets = Budgets(**{word.split("=")[0]: float(word.split("=")[1]) for word in words})
-phases = Phases()
+stages = Stages()
 
 def hang():
     mutex = ctypes.create_string_buffer(128)
@@ -38,10 +38,10 @@ def end(why):
     hosts.end_at_once(76, f"program: error: {why}")
 
 def main(argv):
-    with Watchdog(phases, budgets, end, "run.log"):
+    with Watchdog(stages, budgets, end, "run.log"):
         if where == "outside":
             hang()
-        with StopRequest(phases, budgets.grace, lambda: not unsaved) as stop, phases("save"):
+        with StopRequest(stages, budgets.grace, lambda: not unsaved) as stop, stages("save"):
             if where == "compiled":
                 hang()
             if where == "diverted":

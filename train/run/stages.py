@@ -1,4 +1,4 @@
-"""The phases of a process: what it does now, since when, and how long each phase took in all."""
+"""The stages of a process: what it does now, since when, and how long each stage took in all."""
 
 import os
 import time
@@ -18,10 +18,10 @@ class _State(NamedTuple):
     seconds: dict[str, float]  # of what is over
 
 
-class Phases:
-    """`with phases("save"): ...`; of phases inside each other the inner one counts.
+class Stages:
+    """`with stages("save"): ...`; of stages inside each other the inner one counts.
 
-    The run begins in "start". The thread of the run changes the phase; any thread may read it.
+    The run begins in "start". The thread of the run changes the stage; any thread may read it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, began: float | None = None):
@@ -39,13 +39,13 @@ class Phases:
             self.go_on_with(outer)
 
     def go_on_with(self, name: str) -> None:
-        """From now on the phase is `name`."""
+        """From now on the stage is `name`."""
         before, now = self._state, self._clock()
         seconds = before.seconds | {before.name: before.seconds[before.name] + now - before.since}
         self._state = _State(name, now, seconds)
 
     def each(self, name: str, items: Iterable[Item]) -> Generator[Item]:
-        """Yields the items; waiting for the next one is the phase `name`."""
+        """Yields the items; waiting for the next one is the stage `name`."""
         left = iter(items)
         while True:
             with self(name):
@@ -57,11 +57,11 @@ class Phases:
 
     @property
     def now(self) -> tuple[str, float]:
-        """The phase, and when it began on the clock. An outer phase begins again when an inner one is over."""
+        """The stage, and when it began on the clock. An outer stage begins again when an inner one is over."""
         return self._state.name, self._state.since
 
     def seconds(self) -> dict[str, float]:
-        """Phase -> seconds spent in it so far. Their sum is the time since the run began."""
+        """Stage -> seconds spent in it so far. Their sum is the time since the run began."""
         state = self._state
         return state.seconds | {state.name: state.seconds[state.name] + self._clock() - state.since}
 

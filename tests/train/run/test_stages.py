@@ -1,4 +1,4 @@
-"""Phases of a run, the time of each in goodput.json, and the watchdog's budgets, on clocks of the tests' own."""
+"""Stages of a run, the time of each in goodput.json, and the watchdog's budgets, on clocks of the tests' own."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from train.run.ending.watchdog import Budgets, Watchdog
 from train.run.goodput import Goodput
-from train.run.phases import Phases
+from train.run.stages import Stages
 
 
 class Clock:
@@ -27,50 +27,50 @@ class Clock:
         self.now += seconds
 
 
-def test_of_phases_inside_each_other_the_inner_one_counts():
+def test_of_stages_inside_each_other_the_inner_one_counts():
     clock = Clock(100.0)
-    phases = Phases(clock, began=97.0)
+    stages = Stages(clock, began=97.0)
     clock.sleep(1)
-    with phases("evaluation"):
+    with stages("evaluation"):
         clock.sleep(2)
-        with contextlib.suppress(KeyError), phases("export"):
+        with contextlib.suppress(KeyError), stages("export"):
             clock.sleep(3)
             raise KeyError
-        assert phases.now == ("evaluation", 106.0)
+        assert stages.now == ("evaluation", 106.0)
         clock.sleep(4)
-    phases.go_on_with("step")
+    stages.go_on_with("step")
     clock.sleep(5)
-    spent = {name: seconds for name, seconds in phases.seconds().items() if seconds}
+    spent = {name: seconds for name, seconds in stages.seconds().items() if seconds}
     assert spent == {"start": 4.0, "evaluation": 6.0, "export": 3.0, "step": 5.0}
 
 
-def test_waiting_for_items_is_a_phase_and_using_them_is_not():
+def test_waiting_for_items_is_a_stage_and_using_them_is_not():
     clock = Clock()
-    phases = Phases(clock)
+    stages = Stages(clock)
 
     def slow():
         for item in "ab":
             clock.sleep(10)
             yield item
 
-    for _ in phases.each("input", slow()):
+    for _ in stages.each("input", slow()):
         clock.sleep(1)
-    assert phases.seconds()["input"] == 20
-    assert phases.seconds()["start"] == 2
+    assert stages.seconds()["input"] == 20
+    assert stages.seconds()["start"] == 2
 
 
 def trained(path: Path, calendar: Clock, steps: dict[int, float], *, first: int, saves: tuple[int, ...]) -> Goodput:
     """A process that starts in 5 s and takes these seconds for each step; it ends without a word, as if killed."""
     own = Clock()
-    phases = Phases(own)
-    goodput = Goodput(epath.Path(path), phases, clock=lambda: calendar.now + own.now)
+    stages = Stages(own)
+    goodput = Goodput(epath.Path(path), stages, clock=lambda: calendar.now + own.now)
     own.sleep(5)
     goodput.begin_at(first)
-    phases.go_on_with("step")
+    stages.go_on_with("step")
     for step, seconds in steps.items():
         own.sleep(seconds)
         if step in saves:
-            with phases("save"):
+            with stages("save"):
                 goodput.saved(step)
                 own.sleep(2)
     goodput.write()
@@ -152,17 +152,17 @@ def log_file(tmp_path: Path) -> Path:
 
 def test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends(log_file: Path, capfd):
     clock, ends = Clock(), []
-    phases = Phases(clock)
-    dog = Watchdog(phases, Budgets(save=100, end=2), ends.append, log_file, clock=clock)
+    stages = Stages(clock)
+    dog = Watchdog(stages, Budgets(save=100, end=2), ends.append, log_file, clock=clock)
 
     def pass_time(seconds: int) -> None:
         for _ in range(seconds):
             clock.sleep(1)
             dog.look()
 
-    with phases("save"):
+    with stages("save"):
         pass_time(100)
-    with phases("save"):  # another one, with a budget of its own
+    with stages("save"):  # another one, with a budget of its own
         pass_time(100)
         assert not log_file.exists()
         pass_time(50)
@@ -179,21 +179,21 @@ def test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends(log_
     assert log_file.read_text() == told
 
 
-def test_a_phase_without_a_budget_may_take_any_time(log_file: Path):
+def test_a_stage_without_a_budget_may_take_any_time(log_file: Path):
     clock, ends = Clock(), []
-    phases = Phases(clock)
-    dog = Watchdog(phases, Budgets(input=None, start=10), ends.append, log_file, clock=clock)
+    stages = Stages(clock)
+    dog = Watchdog(stages, Budgets(input=None, start=10), ends.append, log_file, clock=clock)
     for name in ("input", "prepare"):
-        with phases(name):
+        with stages(name):
             for _ in range(1000):
                 clock.sleep(1)
                 dog.look()
     assert not ends and not log_file.exists()
 
 
-def test_the_sleep_of_the_whole_machine_is_no_time_of_the_phase(log_file: Path):
+def test_the_sleep_of_the_whole_machine_is_no_time_of_the_stage(log_file: Path):
     clock, ends = Clock(), []
-    dog = Watchdog(Phases(clock), Budgets(start=100), ends.append, log_file, clock=clock)
+    dog = Watchdog(Stages(clock), Budgets(start=100), ends.append, log_file, clock=clock)
     clock.sleep(1)
     dog.look()
     clock.sleep(100_000)
@@ -208,7 +208,7 @@ def test_stacks_are_not_written_through_a_link_nor_into_a_pipe_that_nobody_reads
         log_file.unlink(missing_ok=True)
         make()
         clock = Clock()
-        dog = Watchdog(Phases(clock), Budgets(start=1), lambda line: None, log_file, clock=clock)
+        dog = Watchdog(Stages(clock), Budgets(start=1), lambda line: None, log_file, clock=clock)
         for _ in range(2):
             clock.sleep(1)
             dog.look()
