@@ -121,7 +121,11 @@ def compile_many_train_step(
         return _finite(
             state,
             *train_step(
-                *(state, batch, key, objective, *numbers),
+                state,
+                batch,
+                key,
+                objective,
+                *numbers,
                 model=model,
                 tx=tx,
                 schedule=schedule,

@@ -299,9 +299,10 @@ def compile_train_step(
     objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises
     `Pretraining()`.
 
-    `with_numbers`: the step takes `numbers` as its fifth argument, after the objective, which must then be given; one
-    program serves all of their values.
+    `with_numbers`: the step takes `numbers` as its fifth argument, so that one program serves all of their values.
     """
+    if with_numbers and objective is None:
+        raise TypeError("with_numbers=True: found no objective, which comes before the numbers; say objective=...")
     more = () if objective is None or mesh is None else (state_shardings(objective, mesh),)
     more += (replicated(mesh),) if with_numbers and mesh is not None else ()
     leaves, tree = jax.tree.flatten(more)
@@ -327,7 +328,10 @@ def _compile_train_step(
     def step_on_mesh(state: TrainState, batch: Batch, key: Array, *more: Any) -> tuple[TrainState, Metrics]:
         check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
         return step(
-            *(state, batch, key, *more),
+            state,
+            batch,
+            key,
+            *more,
             model=used,
             use_params=gather_under_fsdp(mesh, model.config.dtype),
             over_rows=sum_gradients(mesh, model.config.dtype),

@@ -221,6 +221,11 @@ def test_parts_that_are_not_equal_are_refused():
         toy_step(tiny.pretraining_batch(), accumulation=3)
 
 
+def test_numbers_of_the_schedule_come_after_an_objective():
+    with pytest.raises(TypeError, match="found no objective"):
+        compile_train_step(Toy(), TX, SCHEDULE, with_numbers=True)
+
+
 # --- dropout ---
 
 

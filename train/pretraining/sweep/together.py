@@ -167,7 +167,9 @@ class TogetherJob(Untimed):
         self._more = (self._by_member(decays),) if differ else ()
         self._step_in_parts = cache(
             lambda parts: compile_many_train_step(
-                *(first.model, config.optimizer, self.mesh),
+                first.model,
+                config.optimizer,
+                self.mesh,
                 accumulation=parts,
                 batches=config.batches,
                 factors=config.rates,
@@ -231,7 +233,8 @@ class TogetherJob(Untimed):
 
         for (_, run), written in zip(self._members.values(), self._written, strict=True):
             own = MemberLog(
-                *(run.path, log.say),
+                run.path,
+                log.say,
                 start_step=self._step,
                 written=written,
                 total_steps=self.last_step,
