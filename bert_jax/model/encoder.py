@@ -28,10 +28,10 @@ def identity(x: Array) -> Array:
     return x
 
 
-Call = TypeVar("Call", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def tuple_on_request(call: Call) -> Call:
+def tuple_on_request(call: Method) -> Method:
     """Lets a model's `__call__` take `return_dict=False`: it then returns the output's fields as a tuple.
 
     Fields that are None are left out, and the order is transformers'.

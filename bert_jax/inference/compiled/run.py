@@ -30,7 +30,7 @@ from bert_jax.runtime.compilation_cache import keep_compiled_programs
 LARGEST_PROGRAMS = 256 << 20
 """Bytes of all programs of a folder at most, when they are unpacked. One of BERT-large has a megabyte."""
 
-Shape = tuple[int, int]
+Size = tuple[int, int]  # rows and length of a batch
 Row = Mapping[str, Any] | Sequence[int] | np.ndarray
 
 
@@ -52,13 +52,13 @@ class Compiled:
         self,
         folder: Path,
         facts: Facts,
-        programs: Mapping[Shape, jax_export.Exported],
+        programs: Mapping[Size, jax_export.Exported],
         weights: Mapping[str, np.ndarray],
     ):
         self.folder, self.facts, self.shapes = folder, facts, facts.shapes
         self._programs = programs
         self._weights = jax.device_put(dict(weights), jax.local_devices()[0])
-        self._compiled: dict[Shape, Any] = {}
+        self._compiled: dict[Size, Any] = {}
         self._lock = threading.Lock()
         self._lengths = sorted({tokens for _, tokens in self.shapes})
 
@@ -119,14 +119,14 @@ class Compiled:
         for shape in self.shapes:
             self._program(shape)
 
-    def _program(self, shape: Shape) -> Any:
+    def _program(self, shape: Size) -> Any:
         if shape not in self._compiled:
             with self._lock:
                 if shape not in self._compiled:
                     self._compiled[shape] = self._compile(shape)
         return self._compiled[shape]
 
-    def _compile(self, shape: Shape) -> Any:
+    def _compile(self, shape: Size) -> Any:
         sizes = self.facts.sizes(*shape)
         batch = {spec.name: jax.ShapeDtypeStruct(spec.shape(sizes), np.int32) for spec in self.facts.inputs}
         try:
@@ -134,7 +134,7 @@ class Compiled:
         except Exception as error:
             raise _unusable(self.folder, self.facts, shape, "compiled", error) from None
 
-    def _shape_of(self, batch: Mapping[str, np.ndarray]) -> Shape:
+    def _shape_of(self, batch: Mapping[str, np.ndarray]) -> Size:
         """Checks a batch and returns the shape of its program."""
         wanted = [spec.name for spec in self.facts.inputs]
         if set(batch) != set(wanted):
@@ -233,7 +233,7 @@ def check_runs_here(folder: Path, facts: Facts) -> None:
         raise UserError(f"{made} for {known}, but JAX runs on {platform} here; export for {platform} too")
 
 
-def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported]:
+def read_programs(folder: Path, facts: Facts) -> dict[Size, jax_export.Exported]:
     """Reads the programs of a folder, by shape.
 
     Raises:
@@ -274,7 +274,7 @@ def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported
     return programs
 
 
-def _unusable(folder: Path, facts: Facts, shape: Shape, what: str, error: Exception) -> UserError:
+def _unusable(folder: Path, facts: Facts, shape: Size, what: str, error: Exception) -> UserError:
     """The error for a program that cannot be `what` ("read" or "compiled"), most likely by this version of JAX."""
     why = " ".join(str(error).split())[:200]
     made = f"made with jax {facts.jax}, here is {jax.__version__}"
