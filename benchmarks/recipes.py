@@ -101,6 +101,10 @@ ROWS = {
     "muon-ramp": Row((*_MUON, _HALF_LIFE), _RAMP),
     "muon-ramp-masks-15": Row((*_MUON, _HALF_LIFE), tuple(part._replace(mask=0.15) for part in _RAMP)),
     "muon-ramp-batch-64": Row((*_MUON, _HALF_LIFE), (Part(0.85, 64, 0.3), Part(0.15, 64, 0.15))),
+    "hour": Row(
+        (*_MUON, _HALF_LIFE, "optimizer.schedule=stable", "optimizer.decay_share=0.4"),
+        (Part(0.85, 64, 0.3), Part(0.15, 64, 0.15)),
+    ),
     "wired-batch-16-half-life": Row((*_WIRED, _HALF_LIFE), (Part(1, 16),)),
     "muon-batch-8-half-life": Row((*_MUON, _HALF_LIFE), (Part(1, 8),)),
     "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), (Part(1, 16),)),
