@@ -1,4 +1,1 @@
-"""The command line: one file per verb, or per pair of verbs that share most of their code.
-
-Each file has the verb's arguments, what it does and how it prints results. `verbs.py` lists the files.
-"""
+"""The command line: the verbs are in `verbs/`, and what they share is here: arguments, texts, results, parts."""

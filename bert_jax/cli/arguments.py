@@ -24,7 +24,7 @@ _NO_VALUE = re.compile("--[a-z-]+=")
 
 
 class Verb(NamedTuple):
-    """A verb of the command line. `VERBS` in each file of this folder maps names to the verbs of that file.
+    """A verb of the command line. `VERBS` in each file of `verbs/` maps names to the verbs of that file.
 
     Attributes:
         about: the help text; its first sentence is shown in the list of all verbs.

@@ -47,7 +47,7 @@ def serve(
         is_part: the items are a part of more.
 
     Raises:
-        Unanswered: after all results, if there were errors; as `check_answered`.
+        Unanswered: after all results, if there were errors; as `refuse_unanswered`.
     """
     count, wrong = 0, 0
     first: UserError | None = None

@@ -1,6 +1,7 @@
 """Scores by the official rules, with NumPy alone (`metrics`, `squad`), and BLiMP (`blimp`, which runs a model).
 
-`score` reads predictions from a benchmark's own file formats.
+`score` reads predictions from a benchmark's own file formats, `predictions` those of our runs. `linear_probe` fits a
+classifier to vectors, and `int8` compares a graph in int8 with the one in float32.
 """
 
 from bert_jax.evaluation.metrics import (

@@ -1,6 +1,6 @@
 """The verbs, a file for each or for two that belong together, and their table, in groups.
 
-A verb's file is imported when the verb is asked for.
+A file has its verbs' arguments, what they do and how they print results. It is imported when a verb is asked for.
 """
 
 from importlib import import_module
