@@ -70,7 +70,7 @@ def runnable(command: str) -> str:
 
 
 def run(command: str, folder: Path, environment: dict[str, str], seconds: float) -> tuple[str, float, str]:
-    """Runs a command; returns what happened, its seconds, and its last line on stderr."""
+    """Runs a command; returns what happened, its seconds, and the last line that it printed."""
     trains = re.search(r"(train\.|bert_jax )pretrain", command) and "--dry-run" not in command
     started = time.monotonic()
     with subprocess.Popen(

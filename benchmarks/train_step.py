@@ -1,6 +1,7 @@
 """A pretraining step on the CPU beside its rivals: wall and CPU time, in one run, in turns.
 
-    python -m benchmarks.train_step --make-environments       once, for flax and keras: .venv-flax and .venv-keras
+    python -m benchmarks.train_step --make-environments       once, for flax and keras: .venv-flax, .venv-keras, and
+                                                              .venv-optimum for benchmarks/inference.py
     python -m benchmarks.train_step [--sizes tiny,mini,base] [--rounds 9] [--rivals torch-eager,torch-best,…]
 
 All do the same work: BertForPreTraining of that size, 20 of 128 tokens predicted, dropout 0.1, forward, backward and
@@ -17,7 +18,7 @@ keras             keras-hub on JAX, compile and train_on_batch, no next-sentence
 Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py); NAME@SETTING chooses
 another: --rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds the fastest.
 The ceiling is the speed of BERT-base's largest product alone, measured in the same rounds; the share is the speed of
-our model's products (train/run/log/meter.py) relative to it. If memory is short, --at-once N runs N rivals at a time.
+our model's products (train/run/step_cost.py) relative to it. If memory is short, --at-once N runs N rivals at a time.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rivals", default=",".join(RIVALS), help=f"NAME or NAME@MALLOC; malloc: {', '.join(MALLOC)}")
     parser.add_argument("--at-once", type=int, default=len(CONTENDERS), help="rivals that run at the same time")
-    parser.add_argument("--make-environments", action="store_true", help="install flax's and keras' packages, and end")
+    parser.add_argument("--make-environments", action="store_true", help="install the rivals' packages, and end")
     options = parser.parse_args()
     if options.make_environments:
         make_environments()
