@@ -19,9 +19,9 @@ from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.shards import Shard
 
 
-def prose_like(megabytes: float, seed: int = 0) -> Shard:
+def prose_like(megabytes: float) -> Shard:
     """A shard of the size that this many megabytes of English text give."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     documents = max(2, round(megabytes * 1e6 / 4.5 / 25 / 65))
     lengths = [np.maximum(1, rng.lognormal(3.05, 0.55, size)) for size in rng.geometric(1 / 65, documents)]
     sentences = np.concatenate([[0], np.cumsum(np.concatenate(lengths).astype(np.int64))])

@@ -14,9 +14,9 @@ INSTRUCTIONS = {
 }
 
 
-def describe_cpu(info: str | None = None) -> str:
-    """Such as "AMD EPYC, 2 cores: AVX2, AVX-512, VNNI, BF16"; `info` is the text of /proc/cpuinfo."""
-    info = Path("/proc/cpuinfo").read_text() if info is None else info
+def describe_cpu() -> str:
+    """Such as "AMD EPYC, 2 cores: AVX2, AVX-512, VNNI, BF16"."""
+    info = Path("/proc/cpuinfo").read_text()
     found = {key: re.search(rf"^{key}\s*:\s*(.*)$", info, re.MULTILINE) for key in ("model name", "flags")}
     name, flags = (match[1] if match else "" for match in found.values())
     known = [word for flag, word in INSTRUCTIONS.items() if flag in flags.split()]

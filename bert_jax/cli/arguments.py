@@ -79,10 +79,10 @@ def add_source(parser: argparse.ArgumentParser, what: str = SOURCE) -> None:
     parser.add_argument("source", metavar="DIR", help=what)
 
 
-def add_source_and_target(parser: argparse.ArgumentParser, target: str = "the folder to write") -> None:
+def add_source_and_target(parser: argparse.ArgumentParser) -> None:
     """Adds SRC, a model, DST, the folder to write, as `arguments.source` and `arguments.directory`, and --overwrite."""
     parser.add_argument("source", metavar="SRC", help=SOURCE)
-    parser.add_argument("directory", metavar="DST", help=target)
+    parser.add_argument("directory", metavar="DST", help="the folder to write")
     add_overwrite(parser, "replace an earlier export at DST")
 
 
@@ -96,9 +96,9 @@ def check_target(arguments: argparse.Namespace) -> None:
         raise UserError(f"{target}: already has an export; --overwrite replaces it")
 
 
-def add_texts(parser: argparse.ArgumentParser, what: str = TEXTS) -> None:
+def add_texts(parser: argparse.ArgumentParser) -> None:
     """Adds the texts to read as `arguments.texts`, a list of words to which `bert_jax.cli.texts` applies the rule."""
-    parser.add_argument("texts", metavar="TEXT|FILE", nargs="*", default=["-"], help=what)
+    parser.add_argument("texts", metavar="TEXT|FILE", nargs="*", default=["-"], help=TEXTS)
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:

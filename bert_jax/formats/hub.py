@@ -303,10 +303,10 @@ def upload(
     message: str,
     private: bool = False,
     overwrite: bool = False,
-    token: str | None = None,
-    endpoint: str | None = None,
 ) -> Pushed:
     """Upload a model in one commit, to a new repository if there is none, and compare what the hub lists with `files`.
+
+    The token is HF_TOKEN, or the one that `hf auth login` stored; the hub is that of HF_ENDPOINT.
 
     Args:
         files: name in the repository -> the file on this machine.
@@ -315,8 +315,6 @@ def upload(
         private: create the repository as a private one.
         overwrite: replace the model of a repository that has files already. Those of its files that a load would read
             and that `files` lacks are deleted; all others stay. The hub keeps the earlier commits.
-        token: None: HF_TOKEN, or the token that `hf auth login` stored.
-        endpoint: URL of the hub; None: HF_ENDPOINT, or https://huggingface.co.
 
     Raises:
         UserError: there is no token, the hub refuses it or cannot be reached, the repository has files and `overwrite`
@@ -325,10 +323,10 @@ def upload(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
     from huggingface_hub.errors import HTTPError
 
-    target, endpoint = parse_hub_id(repo_id), endpoint or constants.ENDPOINT
+    target, endpoint, token = parse_hub_id(repo_id), constants.ENDPOINT, get_token()
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"{target}: cannot be pushed offline; unset HF_HUB_OFFLINE")
-    if (token := token or get_token()) is None:
+    if token is None:
         raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
     api = HfApi(endpoint=endpoint, token=token)
     with _push_explained(target, endpoint):
