@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.source,
         arguments.directory,
         to=arguments.to,
-        head=None if arguments.head == "as-is" else arguments.head,
+        head=arguments.head,
         step=arguments.step,
         num_labels=arguments.num_labels,
         allow_missing=arguments.allow_missing,
