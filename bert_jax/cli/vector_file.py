@@ -151,8 +151,7 @@ class VectorFile:
             name = changed[0]
             raise UserError(
                 f"{self._part}: was started with {name}={quoted(before.get(name))}, but now it is "
-                f"{quoted(facts.get(name))}; "
-                "remove it to start again, or say --overwrite"
+                f"{quoted(facts.get(name))}; remove it to start again, or say --overwrite"
             )
         if self._is_npy:
             rows = max(self._part.stat().st_size - _HEADER, 0) // self._row_bytes // chunk * chunk

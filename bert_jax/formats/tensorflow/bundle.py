@@ -262,9 +262,8 @@ class Tf1Checkpoint(Stored):
     def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
         if masked_crc32c(octets) != entry.masked_crc:
             raise UserError(
-                f"{self._shard(entry)}: tensor {quoted(name)} ({entry.size} bytes from byte {entry.offset}) does "
-                "not match "
-                "its recorded CRC-32C: the file is damaged; copy it again"
+                f"{self._shard(entry)}: tensor {quoted(name)} ({entry.size} bytes from byte {entry.offset}) does not "
+                "match its recorded CRC-32C: the file is damaged; copy it again"
             )
 
     def _joined(self, name: str, entry: Entry) -> np.ndarray:
@@ -331,8 +330,7 @@ class Tf1Checkpoint(Stored):
             if entry.offset + entry.size > size:
                 raise UserError(
                     f"{file}: has {size} bytes, but tensor {quoted(name)} needs {entry.offset + entry.size}: "
-                    "truncated, or "
-                    "the file belongs to another index"
+                    "truncated, or the file belongs to another index"
                 )
             end, before = ends.get(entry.shard, (0, ""))
             if entry.size and entry.offset < end:
