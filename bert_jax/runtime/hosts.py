@@ -23,19 +23,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.cluster import find_place
-from bert_jax.runtime.control_channel import EXIT_LOST, ControlChannel, JobEnded
-
-__all__ = [
-    "EXIT_LOST",
-    "JobEnded",
-    "before_ending",
-    "end_at_once",
-    "fail",
-    "join",
-    "leave",
-    "on_first_process",
-    "same_everywhere",
-]
+from bert_jax.runtime.control_channel import ControlChannel
 
 _channel: ControlChannel | None = None
 _ending = threading.Lock()  # held by whoever ends this process

@@ -14,6 +14,7 @@ from typing import NoReturn, Self
 from bert_jax.cli.program import begin, error_line, own_name, write_utf8
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from bert_jax.runtime.control_channel import EXIT_LOST, JobEnded
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.ending.signals import Signals
 from train.run.stages import Stages, note_start
@@ -104,7 +105,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         hosts.leave()
         return code
-    except hosts.JobEnded as error:  # before the processes had joined, and all are told
+    except JobEnded as error:  # before the processes had joined, and all are told
         print(error_line(error), file=sys.stderr)
         return error.code
     except (UserError, OSError) as error:
@@ -115,7 +116,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
         hosts.await_end_by_another()
         what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         told = error_line(f"{hosts.own_name()} failed ({what}); its output says where")
-        hosts.fail(EXIT_BUG, traceback.format_exc(), others=(hosts.EXIT_LOST, told))
+        hosts.fail(EXIT_BUG, traceback.format_exc(), others=(EXIT_LOST, told))
 
 
 def _end_with(code: int, line: str) -> int:
