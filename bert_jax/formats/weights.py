@@ -55,7 +55,7 @@ class Sharded(Stored):
                         )
                     self._homes[key] = shard
             for key, name in places.items():
-                if key not in self._shards[name]:
+                if self._homes.get(key) is not self._shards[name]:
                     raise UserError(f"{index}: says that {quoted(key)} is in {name}, which has no such tensor")
         except BaseException:
             self.close()

@@ -77,3 +77,18 @@ def test_index_and_shards_must_agree(index):
     write_tensors(index.with_name(TWO), {"a": np.ones(1, np.float32), "b": np.ones(1), "c": np.ones(1)})
     with pytest.raises(UserError, match=rf"'a' is in both {ONE} and {TWO}"):
         Sharded(write_index(index.parent, {"a": ONE, "b": TWO}), TensorFile)
+
+
+def test_an_index_of_many_tensors_takes_one_pass_over_each_file(tmp_path):
+    passes = []
+
+    class Counted(TensorFile):
+        def __iter__(self):
+            passes.append(self.path.name)
+            return super().__iter__()
+
+    names = [f"tensor{number}" for number in range(100)]
+    write_tensors(tmp_path / ONE, {name: np.zeros(0, np.float32) for name in names})
+    with Sharded(write_index(tmp_path, dict.fromkeys(names, ONE)), Counted) as tensors:
+        assert sorted(tensors) == sorted(names)
+    assert passes == [ONE]
