@@ -8,8 +8,9 @@ from typing import Any
 from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
+from bert_jax.data.tasks.tags import TAG_READERS
 from bert_jax.errors import UserError, did_you_mean, quoted
-from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
+from bert_jax.evaluation.score import KINDS, Scores, diagnostic_scores, glue_scores, table_scores
 from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
 
 
@@ -95,7 +96,7 @@ def _field(rows: Sequence[Any], number: int, name: str, source: str) -> Any:
 
 
 # A field that only rows of this kind of task have, and the tasks.
-_MARKS = {"question": ("squad1", "squad2", "korquad"), "words": tuple(TAGS), "choices": tuple(CHOICE_READERS)}
+_MARKS = {"question": ("squad1", "squad2", "korquad"), "words": tuple(TAG_READERS), "choices": tuple(CHOICE_READERS)}
 
 
 def _check_row(task: str, row: dict[str, Any], where: str) -> None:
@@ -135,7 +136,7 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
 def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
     if task in ("squad1", "squad2", "korquad"):
         return lambda gold, found, rows: _answers(task, rows)
-    if task in TAGS:
+    if task in TAG_READERS:
         return lambda gold, found, rows: tag_scores(gold, found)
     if task in CHOICE_READERS:
         return lambda gold, found, rows: {"accuracy": metrics.accuracy(gold, found)}

@@ -14,21 +14,14 @@ from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, labe
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
-from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
+from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import no_file
 
 logger = logging.getLogger(__name__)
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
-TAGS = {
-    "conll": read_conll,
-    "tag": read_conll,
-    "wnut17": read_conll,
-    "klue-ner": read_klue_ner,
-    "naver-ner": read_naver_ner,
-}
-KINDS = ("squad1", "squad2", "korquad", *TAGS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
+KINDS = ("squad1", "squad2", "korquad", *TAG_READERS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
 
 Scores = dict[str, float]
 
@@ -83,8 +76,8 @@ def score(
             return _ANSWERS[kind](questions, answers)
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
         return metrics.squad2(questions, answers, scores, 1.0 if no_answer_threshold is None else no_answer_threshold)
-    if kind in TAGS:
-        return _conll(list(TAGS[kind](gold)), gold, predictions)
+    if kind in TAG_READERS:
+        return _conll(list(TAG_READERS[kind](gold)), gold, predictions)
     if kind in CHOICE_READERS:
         return _choices(kind, gold, predictions)
     if kind in GLUE or kind == "ax":

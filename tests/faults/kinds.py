@@ -431,8 +431,8 @@ def _read_table(path: Path) -> None:
 
 _TAGGED = {
     "conll.conll": _CONLL,
-    "klue.tsv": "## klue\t이것\n이\tB-PS\n것\tI-PS\n \tO\n\n나\tO\n",
-    "naver.tsv": "나는 서울 에\tO LOC-B -\n너는 간다\t- O\n",
+    "klue-ner.tsv": "## klue\t이것\n이\tB-PS\n것\tI-PS\n \tO\n\n나\tO\n",
+    "naver-ner.tsv": "나는 서울 에\tO LOC-B -\n너는 간다\t- O\n",
 }  # fmt: skip
 
 

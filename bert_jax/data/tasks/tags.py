@@ -1,4 +1,4 @@
-"""Tagged sentences: CoNLL's columns, KLUE-NER and NAVER-NER, and all readers by name."""
+"""Tagged sentences: CoNLL's columns, KLUE-NER and NAVER-NER, and the reader of each task."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -184,9 +184,12 @@ def read_naver_ner(path: Path) -> Iterator[TaggedSentence]:
 
 TAG_READERS: dict[str, Callable[[Path], Iterator[TaggedSentence]]] = {
     "conll": read_conll,
-    "klue": read_klue_ner,
-    "naver": read_naver_ner,
+    "tag": read_conll,
+    "wnut17": read_conll,
+    "klue-ner": read_klue_ner,
+    "naver-ner": read_naver_ner,
 }
+"""A task of fine-tuning, or "conll" for files of other programs -> the reader of its files."""
 
 
 def _prefix_first(tag: str, where: str) -> str:

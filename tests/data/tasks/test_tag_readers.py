@@ -38,15 +38,15 @@ def test_naver(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        ("klue", "가\n", "line 1: '가'; expected one character, a tab, and its tag"),
-        ("klue", "\tO\n", "line 1: '\\tO'; expected one character"),
-        ("klue", "가\tO\n가나\tO\n", "line 2: '가나\\tO'; expected one character"),
-        ("klue", "가\tO\n \n나\tO\n", "line 2: ' '; expected one character"),
-        ("klue", "가\tPS\n", "line 1: the tag is 'PS'; expected O, or B-"),
-        ("naver", "가 나\n", "line 1: 1 columns; expected a sentence, a tab, and the tags"),
-        ("naver", "가 나\tO\n", "line 1: 2 words and 1 tags"),
-        ("naver", "가\tB-PER\n", "line 1: the tag is 'B-PER'; expected O, -, or a type and -B or -I"),
-        ("naver", "가\t-B\n", "line 1: the tag is '-B'"),
+        ("klue-ner", "가\n", "line 1: '가'; expected one character, a tab, and its tag"),
+        ("klue-ner", "\tO\n", "line 1: '\\tO'; expected one character"),
+        ("klue-ner", "가\tO\n가나\tO\n", "line 2: '가나\\tO'; expected one character"),
+        ("klue-ner", "가\tO\n \n나\tO\n", "line 2: ' '; expected one character"),
+        ("klue-ner", "가\tPS\n", "line 1: the tag is 'PS'; expected O, or B-"),
+        ("naver-ner", "가 나\n", "line 1: 1 columns; expected a sentence, a tab, and the tags"),
+        ("naver-ner", "가 나\tO\n", "line 1: 2 words and 1 tags"),
+        ("naver-ner", "가\tB-PER\n", "line 1: the tag is 'B-PER'; expected O, -, or a type and -B or -I"),
+        ("naver-ner", "가\t-B\n", "line 1: the tag is '-B'"),
         ("conll", "가\tPS\n", "line 1: the tag is 'PS'"),
     ],
 )
@@ -145,7 +145,10 @@ def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
 @pytest.mark.slow
 def test_the_published_data_are_written_and_read_alike(data_dir, tmp_path):
     folder = data_dir / "finetune" / "ner"
-    for kind, name in (("conll", "wnut17/emerging.dev.conll.gz"), ("klue", "klue-ner-v1.1/klue-ner-v1.1_dev.tsv.gz")):
+    for kind, name in (
+        ("conll", "wnut17/emerging.dev.conll.gz"),
+        ("klue-ner", "klue-ner-v1.1/klue-ner-v1.1_dev.tsv.gz"),
+    ):
         sentences = list(TAG_READERS[kind](folder / name))
         write_conll(tmp_path / kind, sentences, [s.tags or () for s in sentences])
         found = list(read_conll(tmp_path / kind))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
-from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.finetuning.recipe import FinetuneConfig
@@ -13,7 +12,7 @@ from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, AnswerTas
 from train.finetuning.tasks.choose import ChoiceTask
 from train.finetuning.tasks.classify import ClassifyTask, Layout, glue_layout, table_layout
 from train.finetuning.tasks.data import FileNames, TaskData
-from train.finetuning.tasks.tag import Reader, TagTask
+from train.finetuning.tasks.tag import TagTask
 
 Task = Callable[[FinetuneConfig, Tokenizer], TaskData]
 
@@ -27,8 +26,8 @@ def _own_table(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
     return ClassifyTask(config, tokenizer, table_layout(columns, FileNames()))
 
 
-def _tag(read: Reader, names: FileNames) -> Task:
-    return lambda config, tokenizer: TagTask(config, tokenizer, read, names)
+def _tag(names: FileNames) -> Task:
+    return lambda config, tokenizer: TagTask(config, tokenizer, names)
 
 
 def _choose(form: str) -> Task:
@@ -82,12 +81,10 @@ TASKS: dict[str, Task] = {
             empty_texts=True,
         )
     ),
-    "tag": _tag(read_conll, FileNames()),
-    "wnut17": _tag(
-        read_conll, FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),))
-    ),
-    "klue-ner": _tag(read_klue_ner, FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ())),
-    "naver-ner": _tag(read_naver_ner, FileNames()),
+    "tag": _tag(FileNames()),
+    "wnut17": _tag(FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),))),
+    "klue-ner": _tag(FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ())),
+    "naver-ner": _tag(FileNames()),
     **{name: _choose(name) for name in CHOICE_READERS},
     "squad1": _answer(1, SQUAD),
     "squad2": _answer(2, SQUAD),

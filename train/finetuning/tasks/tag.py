@@ -1,6 +1,6 @@
 """Token classification: names of people, places and the like, in sentences with a tag for each word."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
-from bert_jax.data.tasks.tags import TaggedSentence, read_conll, write_conll
+from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, write_conll
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -30,8 +30,6 @@ from train.finetuning.tasks.data import (
     with_held_out,
 )
 
-Reader = Callable[[Path], Iterable[TaggedSentence]]
-
 
 class TagTask:
     """A `TaskData`: predict a tag for each word."""
@@ -39,9 +37,9 @@ class TagTask:
     head = "token-classification"
     problem_type = None
 
-    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, read: Reader, names: FileNames):
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, names: FileNames):
         files = task_files(config, names)
-        self._config, self._tokenizer, self._read = config, tokenizer, read
+        self._config, self._tokenizer, self._read = config, tokenizer, TAG_READERS[config.task]
         sentences = self._some(files.train)
         self.labels = find_tags(sentences, str(files.train))
         train, held = with_held_out(config, sentences, _has_entity)
