@@ -10,7 +10,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
 from bert_jax.data.tasks.tags import TAG_READERS
 from bert_jax.errors import UserError, did_you_mean, quoted
-from bert_jax.evaluation.score import KINDS, Scores, diagnostic_scores, glue_scores, table_scores
+from bert_jax.evaluation.score import KINDS, Scores, diagnostic_scores, flags_of, glue_scores, table_scores
 from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
 
 
@@ -134,7 +134,7 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
 
 
 def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
-    if task in ("squad1", "squad2", "korquad"):
+    if task in _MARKS["question"]:
         return lambda gold, found, rows: _answers(task, rows)
     if task in TAG_READERS:
         return lambda gold, found, rows: tag_scores(gold, found)
@@ -150,8 +150,7 @@ def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, 
 def _table(gold: list[Any], found: list[Any]) -> Scores:
     """A label that is a list stands for several, and a number for a number."""
     if isinstance(gold[0], list):
-        names = sorted({name for some in (*gold, *found) for name in some}) or [""]
-        return table_scores("classes", *([[name in some for name in names] for some in side] for side in (gold, found)))
+        return table_scores("classes", *flags_of(gold, found))
     return table_scores("class" if isinstance(gold[0], str) else "number", gold, found)
 
 

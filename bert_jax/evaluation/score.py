@@ -183,10 +183,14 @@ def _table(
 
     labels = ((example.id, example.label) for example in examples)
     truth, guess = _paired(labels, gold, predictions, label)
-    if kind == "classes":
-        names = sorted({name for some in (*truth, *guess) for name in some}) or [""]
-        truth, guess = ([[name in some for name in names] for some in side] for side in (truth, guess))
-    return table_scores(kind, truth, guess)
+    return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
+
+
+def flags_of(labels: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of names -> 0 or 1 for each name that occurs in any of them, bool [N, C] each, as `table_scores` takes."""
+    names = sorted({name for some in (*labels, *predictions) for name in some}) or [""]
+    gold, found = (np.array([[name in some for name in names] for some in side]) for side in (labels, predictions))
+    return gold, found
 
 
 def _paired(
