@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
 from bert_jax.data.tasks.tags import TAG_READERS
 from bert_jax.errors import UserError, did_you_mean, quoted
+from bert_jax.evaluation import metrics, squad
 from bert_jax.evaluation.score import KINDS, Scores, diagnostic_scores, flags_of, glue_scores, table_scores
 from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
 
@@ -155,16 +155,16 @@ def _table(gold: list[Any], found: list[Any]) -> Scores:
 
 
 def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:
-    gold = [metrics.Question(row["id"], tuple(row["gold"])) for row in rows]
+    gold = [squad.Question(row["id"], tuple(row["gold"])) for row in rows]
     said = {row["id"]: row["label"] for row in rows}
     if "no_answer_score" not in rows[0]:
-        return (metrics.korquad if task == "korquad" else metrics.squad1)(gold, said)
+        return (squad.korquad if task == "korquad" else squad.squad1)(gold, said)
     best, odds = ({row["id"]: row[name] for row in rows} for name in ("best", "no_answer_score"))
     return squad2_scores(gold, said, best, odds)
 
 
 def squad2_scores(
-    gold: Sequence[metrics.Question], said: dict[str, str], best: dict[str, str], odds: dict[str, float]
+    gold: Sequence[squad.Question], said: dict[str, str], best: dict[str, str], odds: dict[str, float]
 ) -> Scores:
     """SQuAD 2.0's scores of the predicted texts, and its best scores at any threshold on `odds`.
 
@@ -176,8 +176,8 @@ def squad2_scores(
         best: question id -> the best text, never none.
         odds: question id -> how much better no answer scores than `best`.
     """
-    swept = metrics.squad2(gold, best, odds)
-    return metrics.squad2(gold, said) | {name: value for name, value in swept.items() if name.startswith("best_")}
+    swept = squad.squad2(gold, best, odds)
+    return squad.squad2(gold, said) | {name: value for name, value in swept.items() if name.startswith("best_")}
 
 
 def tag_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Scores:

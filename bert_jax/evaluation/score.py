@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_label, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll
 from bert_jax.errors import UserError, did_you_mean, quoted
+from bert_jax.evaluation import metrics, squad
 from bert_jax.files import no_file
 
 logger = logging.getLogger(__name__)
 
-_ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
+_ANSWERS = {"squad1": squad.squad1, "korquad": squad.korquad}
 KINDS = ("squad1", "squad2", "korquad", *TAG_READERS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
 
 Scores = dict[str, float]
@@ -43,7 +43,7 @@ def score(
         predictions: a file as a fine-tuning run writes it. Answers: JSON {id: answer}. Tags: columns, the last of which
             is the predicted tag. All others: a table of id and prediction with a header, comma-separated if the name
             has .csv, else tab-separated (GLUE's submission).
-        no_answer_scores: for squad2 only: a JSON file {id: number}; see `metrics.squad2`.
+        no_answer_scores: for squad2 only: a JSON file {id: number}; see `squad.squad2`.
         no_answer_threshold: for these scores; None: 1.
         columns: for classify only: which columns of `gold` have labels and ids, and the kind of label; None: class
             names in the column "label".
@@ -69,13 +69,13 @@ def score(
     if columns is not None and kind != "classify":
         raise UserError(f"column names are for classify only; {kind} has its own columns")
     if kind == "squad2" or kind in _ANSWERS:
-        questions = list(metrics.questions(json_of_text(gold), source=str(gold)))
+        questions = list(squad.questions(json_of_text(gold), source=str(gold)))
         answers = _by_id(predictions, str, "a string")
         _report_missing(questions, answers, predictions, "are not counted" if kind == "squad2" else "count as wrong")
         if kind in _ANSWERS:
             return _ANSWERS[kind](questions, answers)
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
-        return metrics.squad2(questions, answers, scores, 1.0 if no_answer_threshold is None else no_answer_threshold)
+        return squad.squad2(questions, answers, scores, 1.0 if no_answer_threshold is None else no_answer_threshold)
     if kind in TAG_READERS:
         return _conll(list(TAG_READERS[kind](gold)), gold, predictions)
     if kind in CHOICE_READERS:
@@ -104,7 +104,7 @@ def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
 
 
 def _report_missing(
-    questions: Sequence[metrics.Question], answers: Mapping[str, str], predictions: Path, then: str
+    questions: Sequence[squad.Question], answers: Mapping[str, str], predictions: Path, then: str
 ) -> None:
     missing = [question.id for question in questions if question.id not in answers]
     if missing:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.passages import PassageQuestion, Passages, answer_positions, encode_passages, read_squad
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
+from bert_jax.evaluation import squad
 from bert_jax.evaluation.predictions import squad2_scores
 from bert_jax.inference.tasks.question_answering import Answers, best_answers
 from bert_jax.training.objectives import AnswerSpan
@@ -35,12 +35,12 @@ _STRIDE = 128  # run_squad.py's doc_stride
 class AnswerRules(NamedTuple):
     """A benchmark's score for questions that all have answers; and F1 of two answers, which identifies mistakes."""
 
-    score: Callable[[Iterable[metrics.Question], Mapping[str, str]], Scores]
+    score: Callable[[Iterable[squad.Question], Mapping[str, str]], Scores]
     f1: Callable[[str, str], float]
 
 
-SQUAD = AnswerRules(metrics.squad1, metrics.token_f1)
-KORQUAD = AnswerRules(metrics.korquad, metrics.character_f1)
+SQUAD = AnswerRules(squad.squad1, squad.token_f1)
+KORQUAD = AnswerRules(squad.korquad, squad.character_f1)
 
 
 class AnswerTask:
@@ -261,8 +261,8 @@ def _encoded(passages: Passages, pad: int, start: np.ndarray, end: np.ndarray) -
     )
 
 
-def _gold(questions: list[PassageQuestion]) -> list[metrics.Question]:
-    return [metrics.Question(question.id, tuple(answer.text for answer in question.answers)) for question in questions]
+def _gold(questions: list[PassageQuestion]) -> list[squad.Question]:
+    return [squad.Question(question.id, tuple(answer.text for answer in question.answers)) for question in questions]
 
 
 def _around(context: str, character: int, width: int = 200) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.encoded import encode_choices
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS, Choices
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.evaluation.metrics import accuracy
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import (
@@ -75,7 +75,7 @@ class ChoiceTask:
         return Split(name, path, questions, encoded, "labels" in encoded.targets)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        return {"accuracy": metrics.accuracy(split.encoded.targets["labels"], _chosen(split, outputs))}
+        return {"accuracy": accuracy(split.encoded.targets["labels"], _chosen(split, outputs))}
 
     def baseline_scores(self, split: Split) -> Scores:
         is_choice = split.encoded.targets["is_choice"]

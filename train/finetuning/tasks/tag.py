@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
 from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, write_conll
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.evaluation.metrics import entities
 from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
@@ -156,12 +156,10 @@ def _has_entity(sentence: TaggedSentence) -> bool:
 
 def _marked(words: tuple[str, ...], tags: Any) -> str:
     """The entities as text: "PER: Ada Lovelace; LOC: London"."""
-    return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in metrics.entities(tags)) or "none"
+    return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in entities(tags)) or "none"
 
 
 def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
     """The entities as spans of the text in which spaces join the words."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return tuple(
-        Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in metrics.entities(tags)
-    )
+    return tuple(Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in entities(tags))
