@@ -15,7 +15,7 @@ from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.shown import facts_table
-from bert_jax.tree import flatten, unflatten
+from bert_jax.tree import flatten, parameter_count, unflatten
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -43,7 +43,7 @@ class Loaded(NamedTuple):
 
     def num_parameters(self) -> int:
         """How many numbers `params` hold; tied parameters count once, as in transformers."""
-        return sum(leaf.size for leaf in flatten(self.params).values())
+        return parameter_count(self.params)
 
     def __repr__(self) -> str:
         tokens = "no tokenizer" if self.tokenizer is None else f"tokenizer of {self.tokenizer.vocab_size:,} tokens"

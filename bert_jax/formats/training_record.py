@@ -122,8 +122,8 @@ def _is_such(value: Any, least: float | None) -> bool:
 
 def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation | None:
     """The run's last evaluation up to `step` (None: of all), each score beside its baseline; None if there is none."""
-    rows = [row for row in _rows(Path(run) / "metrics.jsonl") if row.get("kind") == "eval"]
-    rows = [row for row in rows if step is None or row.get("step", 0) <= step]
+    every = _rows(Path(run) / "metrics.jsonl")
+    rows = [row for row in every if row["kind"] == "eval" and (step is None or row["step"] <= step)]
     if not rows:
         return None
     values = {name: value for name, value in rows[-1].items() if isinstance(value, float)}

@@ -21,7 +21,7 @@ from bert_jax.formats.safetensors import STEP
 from bert_jax.formats.sentence_transformers import Vectors, check_pooling, vectors_as, write_modules
 from bert_jax.formats.tensorflow.google import google_config, write_google
 from bert_jax.formats.weights import open_weights, shard_bytes, write_weights
-from bert_jax.tree import as_numpy
+from bert_jax.tree import as_numpy, first_not_finite
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -148,9 +148,8 @@ def check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: 
             f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's table has {config.vocab_size} rows: "
             "tokens with higher ids would have no embedding"
         )
-    for path, array in flat.items():
-        if not np.isfinite(array).all():
-            raise UserError(f"{path} holds values that are not finite; bert_jax does not write such weights")
+    if (path := first_not_finite(flat.items())) is not None:
+        raise UserError(f"{path} holds values that are not finite; bert_jax does not write such weights")
 
 
 def _compare(

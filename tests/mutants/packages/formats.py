@@ -224,9 +224,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         WRITE,
-        "if not np.isfinite(array).all():",
-        "if np.isinf(array).any():",
-        "weights that are NaN are written",
+        "first_not_finite(flat.items())",
+        "first_not_finite(())",
+        "weights that are not finite are written",
         (f"{OF_WRITE}::test_weights_that_are_not_finite_are_refused",),
     ),
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         TRAINING_RECORD,
-        'rows = [row for row in rows if step is None or row.get("step", 0) <= step]',
+        ' and (step is None or row["step"] <= step)',
         "",
         "a card has the scores of a later step",
         ("tests/cli/test_commands.py::test_the_card_tells_the_training_and_no_paths",),
