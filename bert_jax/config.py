@@ -19,6 +19,8 @@ HIDDEN_ACTS = (
     "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
     "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh", "xielu",
 )  # fmt: skip
+XIELU_BETA, XIELU_EPS = 0.5, -1e-6
+"""The constants of "xielu", which transformers stores beside its parameters."""
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")

@@ -13,7 +13,7 @@ from flax import struct
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from bert_jax.config import BertConfig
+from bert_jax.config import XIELU_BETA, XIELU_EPS, BertConfig
 
 
 def stream_dtype(config: BertConfig) -> jnp.dtype:
@@ -347,10 +347,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 def activate(x: Array, name: str) -> Array:
     """The activation `name` (one of `ACTIVATIONS`), computed in float32 and returned in x's type."""
     return ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
-
-
-XIELU_BETA = 0.5
-XIELU_EPS = -1e-6
 
 
 class Activation(nn.Module):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bert_jax.config import BertConfig
+from bert_jax.config import XIELU_BETA, XIELU_EPS, BertConfig
 
 
 class Name(NamedTuple):
@@ -109,8 +109,8 @@ def activation(path: str, key: str) -> tuple[Name, ...]:
         Name(f"{path}/weight", f"{key}.weight", (1,), when=lambda config: config.hidden_act == "prelu"),
         Name(f"{path}/alpha_p", f"{key}.alpha_p", (1,), when=_xielu),
         Name(f"{path}/alpha_n", f"{key}.alpha_n", (1,), when=_xielu),
-        Name("", f"{key}.beta", (), when=_xielu, constant=0.5),
-        Name("", f"{key}.eps", (), when=_xielu, constant=-1e-6),
+        Name("", f"{key}.beta", (), when=_xielu, constant=XIELU_BETA),
+        Name("", f"{key}.eps", (), when=_xielu, constant=XIELU_EPS),
     )
 
 

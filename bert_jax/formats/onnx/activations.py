@@ -7,9 +7,8 @@ ONNX's own operator.
 import math
 from collections.abc import Callable
 
+from bert_jax.config import XIELU_BETA, XIELU_EPS
 from bert_jax.formats.onnx.graph import Graph
-
-XIELU_BETA, XIELU_EPS = 0.5, -1e-6
 
 
 def _gelu(g: Graph, x: str) -> str:
