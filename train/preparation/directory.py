@@ -1,5 +1,6 @@
 """Prepares a directory from start to end: one writer at a time; resumes unfinished work and keeps finished work."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -195,16 +196,11 @@ def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
 
 @contextmanager
 def _locked(output: Path) -> Generator[None]:
-    """Context manager that locks the output directory for this process."""
+    """While active, no other process prepares data in the directory."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {output}: cannot be created ({error.strerror})") from None
-    try:
-        import fcntl
-    except ImportError:  # Windows: no lock
-        yield
-        return
     directory = os.open(output, os.O_RDONLY)
     try:
         try:
