@@ -201,7 +201,7 @@ def _best_threshold(
     The script's search: start with no question answered, then answer one more at a time in the order of rising
     no-answer scores (for ties, the order of their file). Of equal scores the first one counts.
     """
-    current = best = float(sum(not there for id, there in answered.items()))
+    current = best = float(sum(not there for there in answered.values()))
     threshold = 0.0
     for id in sorted(no_answer_scores, key=lambda id: no_answer_scores[id]):
         if id not in raw:

@@ -354,9 +354,15 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
                 f"{stored[copy]}: differs from {stored[original]}, to which config.json ties it (to use the latter for "
                 f"both, say allow_missing=({stored[copy]!r},); to keep both, set tie_word_embeddings: false there)"
             )
-    loaded = tuple(source.path for source in sources)
-    unexpected = tuple(sorted(key for name, key in stored.items() if name not in used))
-    return Selection(sources, Report("", head, None, None, loaded, tuple(missing), unexpected, tuple(mismatched)))
+    report = Report(
+        source="",
+        head=head,
+        loaded=tuple(source.path for source in sources),
+        missing=tuple(missing),
+        unexpected=tuple(sorted(key for name, key in stored.items() if name not in used)),
+        mismatched=tuple(mismatched),
+    )
+    return Selection(sources, report)
 
 
 def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:

@@ -211,5 +211,8 @@ def _warn_of_others(address: str | None, count: int | None, number: int | None) 
         logger.warning(
             "this is pod %s of an indexed job, and it trains alone; to join the other pods, pip install kubernetes, or "
             "say %s, %s and %s",
-            *(os.environ["JOB_COMPLETION_INDEX"], ADDRESS, COUNT, NUMBER),
+            os.environ["JOB_COMPLETION_INDEX"],
+            ADDRESS,
+            COUNT,
+            NUMBER,
         )

@@ -146,8 +146,7 @@ def _to_part(
     model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
 ) -> None:
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
-    made_of = {**_made_by(model), "width": model.width}
-    made_of |= {**computed_by(model), "texts": described(arguments.texts)}
+    made_of = {**_made_by(model), "width": model.width, **computed_by(model), "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered = part.unanswered
     if part.is_done:

@@ -78,6 +78,7 @@ def parameters_of(config: BertConfig, head: str) -> dict[str, Parameter]:
 
 
 def _concrete(config: BertConfig, head: str) -> Iterable[tuple[str, Parameter, float | None]]:
+    """Each row of the table that the model has: our path with "bert/", the parameter, the value of a constant."""
     family, parts = family_of(config), find_head(head, config).parts
     pruned = dict(config.pruned_heads)
     layers = [family.layer_numbers(layer, config) for layer in range(config.num_parameter_layers)]
@@ -178,13 +179,15 @@ def head_in(names: Iterable[str], config: BertConfig) -> str:
 
 def _is_there(rows: Iterable[Name], names: set[str], numbers: Mapping[str, int]) -> bool:
     """Whether `names` (their keys or our paths) contains something from each subtree that the rows belong to."""
-    found: dict[str, bool] = {}
+    wanted, found = set(), set()
     for row in rows:
         path, key = row.path.format(**numbers), row.key.format(**numbers)
         if path:
-            here = key in names or path in names or path.removeprefix(ENCODER) in names
-            found[path.split("/", 1)[0]] = found.get(path.split("/", 1)[0], False) or here
-    return all(found.values())
+            subtree = path.split("/", 1)[0]
+            wanted.add(subtree)
+            if key in names or path in names or path.removeprefix(ENCODER) in names:
+                found.add(subtree)
+    return wanted == found
 
 
 def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> dict[str, np.ndarray]:

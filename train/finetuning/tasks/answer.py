@@ -30,6 +30,7 @@ from train.finetuning.tasks.data import (
 )
 
 _STRIDE = 128  # run_squad.py's doc_stride
+_CONTEXT = 200  # characters of the passage on each side of a wrong answer
 
 
 class AnswerRules(NamedTuple):
@@ -265,6 +266,5 @@ def _gold(questions: list[PassageQuestion]) -> list[squad.Question]:
     return [squad.Question(question.id, tuple(answer.text for answer in question.answers)) for question in questions]
 
 
-def _around(context: str, character: int, width: int = 200) -> str:
-    begin = max(0, character - width)
-    return context[begin : character + width]
+def _around(context: str, character: int) -> str:
+    return context[max(0, character - _CONTEXT) : character + _CONTEXT]
