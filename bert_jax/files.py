@@ -201,7 +201,7 @@ def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
 
 
 def check_sum(value: Mapping[str, Any], where: object, hint: str = "") -> None:
-    """Raises UserError if an object has another `checksum` than its own; the message begins with `where`."""
+    """Raise UserError if an object has another `checksum` than its own; the message begins with `where`."""
     if value.get("checksum", checksum_of(value)) != checksum_of(value):
         what = f"{where}: its content is not what was written (checksum differs)"
         raise UserError(f"{what}; {hint}" if hint else what)

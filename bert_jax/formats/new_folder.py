@@ -120,7 +120,7 @@ def _is_ours(target: Path) -> bool:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Removes the drafts of exports to `target` that were killed; one that is still being written stays.
+    """Remove the drafts of exports to `target` that were killed; one that is still being written stays.
 
     A file system that cannot exchange two folders needs a moment without `target` to replace it; if the program was
     killed in it, this gives the former export its name again.
@@ -161,7 +161,7 @@ def _rename(draft: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step; False if the system cannot, and then nothing has changed."""
+    """Exchange the names of two folders in one step; False if the system cannot, and then nothing has changed."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
