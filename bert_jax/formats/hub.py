@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import expand_home, file_digest, near_path
 from bert_jax.formats.hub_files import (
     DEFAULT_REVISION,
     LEAST_TOKENIZER,
     PARTS,
-    TOKENIZER_SETTINGS,
     CachedFiles,
     HubId,
     has_vocabulary,
@@ -159,7 +159,7 @@ class _Hub:
             get(name)
         known: tuple[str, ...] = (FIELDS,) if MODULES in listed else ()
         if "tokenizer" in parts:
-            known += (*TOKENIZER_SETTINGS[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
+            known += (*SETTINGS_FILES[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
         self._note_absent([name for name in known if name not in listed], commit)
         # Only this download updates the branch in the cache, so the branch always points to a complete commit.
         path = self._download_file(wanted[-1], self.source.revision)

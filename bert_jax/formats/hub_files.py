@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_json
 from bert_jax.formats.sentence_transformers import FIELDS, MODULES, POOLING, SETTINGS
@@ -114,7 +115,6 @@ WEIGHTS = (
 )
 """The weight files that are read, in order of preference; an index stands for the shards that it lists."""
 
-TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARIES = (
     ("tokenizer.json",),
     ("vocab.txt",),
@@ -123,7 +123,7 @@ _VOCABULARIES = (
     ("spiece.model",),
 )
 # Settings come before the vocabulary, so that an interrupted download is noticed by its missing vocabulary.
-TOKENIZER = (*TOKENIZER_SETTINGS, *(name for names in _VOCABULARIES for name in names))
+TOKENIZER = (*SETTINGS_FILES, *(name for names in _VOCABULARIES for name in names))
 
 VECTORS = (MODULES, *SETTINGS, FIELDS, POOLING)
 """The files of sentence-transformers that `vectors_of` reads; they are fetched with the weights if there are any."""
@@ -241,6 +241,6 @@ class CachedFiles:
     def uncertain(self, parts: Iterable[str]) -> list[str]:
         """Settings that the model may have for all that the cache records: of its tokenizer, and of its vectors."""
         parts = set(parts)
-        asked = TOKENIZER_SETTINGS[:1] if "tokenizer" in parts else ()
+        asked = SETTINGS_FILES[:1] if "tokenizer" in parts else ()
         asked += (FIELDS,) if "weights" in parts and self.path(MODULES) else ()
         return [name for name in asked if self._find(name) is None]

@@ -13,6 +13,7 @@ from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_fa
 from bert_jax.data.text.corpus import check_language
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
+from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
 from bert_jax.files import expand_home, file_digest, near_path
 from bert_jax.formats.hub import fetch
@@ -49,7 +50,7 @@ def describe_vocabulary(path: Path) -> str:
     return " ".join(f"{file.name}:{file_digest(file)[0][:16]}" for file in files)
 
 
-_FIRST = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_FIRST = ("vocab.txt", "tokenizer.json", *SETTINGS_FILES)
 _IN_ORDER = (*_FIRST, *(name for name in TOKENIZER if name not in _FIRST))
 
 
