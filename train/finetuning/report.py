@@ -30,7 +30,7 @@ def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts:
     """
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     height, width = (2.5 + 0.45 * min(len(names), _NAMED) for names in (rows, columns))
-    figure, axes = _figure(width + 1, height)
+    figure, axes = blank_figure(width + 1, height)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     figure.colorbar(image, label="share of the row")
     if len(columns) <= _NAMED:
@@ -50,7 +50,7 @@ def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts:
 
 def draw_numbers(path: Path, labels: np.ndarray, predictions: np.ndarray) -> None:
     """Draws a PNG with a point for each example (labels and predictions: [N]) and the line of right predictions."""
-    figure, axes = _figure(5.5, 5)
+    figure, axes = blank_figure(5.5, 5)
     axes.axline((labels[0], labels[0]), slope=1, color="gray", linewidth=1)
     axes.scatter(labels, predictions, s=12, alpha=0.5)
     axes.set_xlabel("label")
@@ -64,7 +64,8 @@ def drawn(names: Sequence[str]) -> list[str]:
     return [name if len(name) <= LEGIBLE and has_glyphs(name) else f"#{number}" for number, name in enumerate(names)]
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def blank_figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure of so many inches and its one pair of axes, outside pyplot, which keeps every figure in memory."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -32,6 +32,7 @@ from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.report import blank_figure
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
@@ -397,12 +398,7 @@ def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
 
     A run without any score has its mark at the bottom.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = blank_figure(9, 6)
     steps, metric, best = facts["steps"], facts["metric"], facts["best"]
     rates = sorted({one["learning_rate"] for one in facts["runs"]})
     colours = {rate: f"C{number % 10}" for number, rate in enumerate(rates)}
