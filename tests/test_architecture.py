@@ -76,12 +76,12 @@ def imports_of(path: Path) -> set[str]:
     return names
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.removeprefix("bert_jax.").split(".")[0]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
+def test_each_file_imports_only_from_the_packages_it_may(path: Path):
     inside = path.relative_to(ROOT / "bert_jax")
     package = inside.parts[0].removesuffix(".py")
     names = imports_of(path)
@@ -92,7 +92,9 @@ def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
     ours = {n for n in names if n.startswith("bert_jax.")}
     exception = EXCEPTIONS.get(inside.as_posix(), set())
     allowed = MAY_IMPORT[package] | exception
-    wrong = {n for n in ours if room_of(n) not in allowed and not any(n.startswith(f"bert_jax.{a}.") for a in allowed)}
+    wrong = {
+        n for n in ours if package_of(n) not in allowed and not any(n.startswith(f"bert_jax.{a}.") for a in allowed)
+    }
     assert not wrong, f"{path.name} in {package} may not import {sorted(wrong)}"
     if package in NUMPY_ONLY and not exception:
         assert not {n for n in names if n.split(".")[0] in HEAVY}

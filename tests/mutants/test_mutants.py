@@ -16,7 +16,7 @@ def test_every_row_finds_its_code_and_its_tests():
     assert [problem for mutant in MUTANTS for problem in mutant.problems(ROOT)] == []
 
 
-def test_there_are_enough_mutants_and_every_room_has_some():
+def test_there_are_enough_mutants_and_every_package_has_some():
     assert len(MUTANTS) >= 80
     assert set(Counter(mutant.package for mutant in MUTANTS)) == set(PACKAGES)
     assert [row for row, count in Counter((m.file, m.old, m.new) for m in MUTANTS).items() if count > 1] == []
