@@ -20,6 +20,7 @@ FINE_TUNED = "a fine-tuning run (its best model), a folder in any published form
 TEXT = "a text, a file with it, or - for stdin"
 TEXTS = """texts, files with one text per line, or - for stdin, which is the default. An argument
 is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
+FASTEST = "bfloat16 on a CPU that has instructions for it, else float32"
 _NO_VALUE = re.compile("--[a-z-]+=")
 
 
@@ -101,13 +102,15 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", metavar="TEXT|FILE", nargs="*", default=["-"], help=TEXTS)
 
 
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """Adds --batch-size (None: `Engine` chooses), --dtype and --runtime; `running` reads them."""
+def add_running(parser: argparse.ArgumentParser, dtype: str = FASTEST) -> None:
+    """Adds --batch-size (None: `Engine` chooses), --dtype and --runtime; `running` reads them.
+
+    `dtype` says which type the verb takes by itself.
+    """
     rows = "rows per batch; default: 512 to 1,024 tokens on a CPU, 16,384 on an accelerator"
     parser.add_argument("--batch-size", type=int, metavar="B", help=rows)
-    dtype = """type of the matrix products' operands; default: bfloat16 on a CPU
-that has instructions for it, else float32; int8 with OpenVINO"""
-    parser.add_argument("--dtype", choices=RUNTIME_DTYPES, help=dtype)
+    operands = f"type of the matrix products' operands (int8 needs OpenVINO); default:\n{dtype}"
+    parser.add_argument("--dtype", choices=RUNTIME_DTYPES, help=operands)
     runtime = """who computes; default auto: on a CPU OpenVINO if it is installed (for
 one text without bfloat16 instructions onnxruntime), else XLA"""
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help=runtime)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.__main__ import main
+from bert_jax.__main__ import main, make_parser
 from bert_jax.cli import training
 from bert_jax.cli.training import PROGRAMS, programs
 from bert_jax.cli.verbs import ALIASES, FILES
@@ -160,3 +160,9 @@ def test_zsh_and_fish_read_their_scripts(shell, tmp_path):
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "completion").write_text(text)
     subprocess.run([shell, "-n", str(tmp_path / "completion")], check=True)
+
+
+def test_help_names_the_type_that_a_verb_takes_by_itself():
+    published, own = (" ".join(make_parser(verb).format_help().split()) for verb in ("evaluate-blimp", "likelihood"))
+    assert "default: float32 --runtime" in published
+    assert "default: bfloat16 on a CPU that has instructions for it, else float32 --runtime" in own

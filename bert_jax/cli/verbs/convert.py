@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     missing = "initialise these parts randomly if the source lacks them"
     parser.add_argument("--allow-missing", type=names, action="extend", default=[], metavar="NAME,...", help=missing)
     parser.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
-    parser.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
+    gelu = "what gelu means in Google's own folders: default erf, in an ALBERT's tanh"
+    parser.add_argument("--gelu", choices=("erf", "tanh"), help=gelu)
     shards = "split weights that are larger into several files (default 5GB)"
     parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
     int8 = "onnx: also write onnx/model_quantized.onnx, in int8"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, add_texts, running
+from bert_jax.cli.arguments import FASTEST, Verb, add_results, add_running, add_source, add_texts, running
 from bert_jax.cli.shards import add_shard, serve_shard
 from bert_jax.cli.streaming import to_json, write
 from bert_jax.cli.texts import texts_of
@@ -49,13 +49,13 @@ def _add_blimp_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help=data)
     parser.add_argument("--limit", type=int, metavar="N", help="score only the first N pairs of each set")
     add_results(parser, "one JSON object: accuracy, phenomena, fields, sets ...")
-    _add_model_arguments(parser)
+    _add_model_arguments(parser, "float32")
 
 
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_model_arguments(parser: argparse.ArgumentParser, dtype: str = FASTEST) -> None:
     how = "mask the later tokens of the word too (Kauf & Ivanova 2023); default: the scored token alone"
     parser.add_argument("--within-word", action="store_true", help=how)
-    add_running(parser)
+    add_running(parser, dtype)
 
 
 def _likelihood(arguments: argparse.Namespace) -> None:
