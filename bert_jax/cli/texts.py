@@ -75,10 +75,15 @@ def lines_of(name: str, *, tables: Sequence[str] = TABLES, instead: str = AS_LIN
         lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
     else:
         path = file_of(name)
-        if Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower() in tables:
+        if suffix_of(name) in tables:
             raise UserError(f"{name}: this is a table, whose lines are no texts; {instead}")
         lines = read_what_is_text(path)
     return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file's name before .gz or .zst, in lower case."""
+    return Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
 
 
 def document_of(word: str) -> str | UserError:

@@ -214,11 +214,12 @@ def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
     assert row["id"] == "x" and len(row["scores"]) == 2
 
 
-def test_choose_says_which_formats_are_json_lines(folders, tmp_path, capsys):
-    (tmp_path / "q.jsonl").write_text('{"text": "hello", "choices": ["o", "d"]}')
-    assert main(["choose", folders["multiple-choice"], str(tmp_path / "q.jsonl")]) == 2
+@pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz", "q.jsonl.zst"])
+def test_choose_says_which_formats_are_json_lines(folders, tmp_path, capsys, name):
+    (tmp_path / name).write_text('{"text": "hello", "choices": ["o", "d"]}')
+    assert main(["choose", folders["multiple-choice"], str(tmp_path / name)]) == 2
     said = capsys.readouterr().err
-    assert "q.jsonl: --format swag is a table; for JSON lines say --format arc or --format hellaswag" in said
+    assert f"{name}: --format swag is a table; for JSON lines say --format arc or --format hellaswag" in said
 
 
 ENDINGS = b"sent1,sent2,ending0,ending1,ending2,ending3,label\n"

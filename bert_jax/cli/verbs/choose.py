@@ -4,7 +4,7 @@ import argparse
 
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, serve
-from bert_jax.cli.texts import table_of
+from bert_jax.cli.texts import suffix_of, table_of
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.errors import UserError, errors_in_place
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """`choose DIR FILE`: prints the number of the best choice of each question."""
     path = table_of(arguments.file)
-    if arguments.format in _TABLES and path.name.removesuffix(".gz").endswith((".json", ".jsonl")):
+    if arguments.format in _TABLES and suffix_of(path.name) in (".json", ".jsonl"):
         others = " or ".join(f"--format {name}" for name in CHOICE_READERS if name not in _TABLES)
         raise UserError(f"{path}: --format {arguments.format} is a table; for JSON lines say {others}")
     questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))

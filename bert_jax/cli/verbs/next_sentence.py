@@ -3,12 +3,11 @@
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, serve
-from bert_jax.cli.texts import is_text, lines_of
+from bert_jax.cli.texts import is_text, lines_of, suffix_of
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json
 
@@ -65,8 +64,7 @@ def pairs_of(words: Sequence[str]) -> Iterator[Any]:
 
 
 def _lines(name: str) -> Iterator[Any]:
-    plain = name.removesuffix(".gz").removesuffix(".zst")
-    parse = _of_object if Path(plain).suffix == ".jsonl" else _of_cells
+    parse = _of_object if suffix_of(name) == ".jsonl" else _of_cells
     return _parsed(lines_of(name, tables=()), parse, name)
 
 
