@@ -16,7 +16,15 @@ import bert_jax
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
-TOP = ("README.md", "README.ko.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
+TOP = (
+    "README.md",
+    "README.ko.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "benchmarks/RESULTS.md",
+)
 REFERENCE = {
     "loading": ("Loading and saving", ("load", "save_pretrained", "formats.load.Loaded", "formats.convert.convert")),
     "model": (

@@ -13,6 +13,7 @@ DOCUMENTS = [
     ROOT / "README.ko.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 TABLE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Where would I look")[1]
