@@ -86,6 +86,12 @@ def test_the_guide_says_which_codes_end_a_run():
     assert stopping.EXIT_PREEMPTED in codes_in_the_guide("yes")
 
 
+def test_the_guide_starts_a_run_again_after_the_same_signals_as_the_page_of_exit_codes():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    (signals,) = re.findall(r"has a code above 128 in the shell: (.+?)\. These are worth restarting", page, re.DOTALL)
+    assert {int(code) for code in re.findall(r"\b\d{3}\b", signals)} <= codes_in_the_guide("yes")
+
+
 # --- starting again ---
 
 COUNTING = """#!/bin/bash
