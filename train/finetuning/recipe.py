@@ -61,7 +61,7 @@ class FinetuneConfig(ShownConfig):
     keep                 checkpoints to keep, the newest ones; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
-    budgets               seconds after which a phase of the run counts as hanging
+    budgets               seconds after which a stage of the run counts as hanging
     """
 
     task: str = "classify"

@@ -116,7 +116,7 @@ class PretrainConfig(ShownConfig):
     keep                  checkpoints to keep, the newest ones, beside those that a stop wrote; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
-    budgets               seconds after which a phase of the run counts as hanging
+    budgets               seconds after which a stage of the run counts as hanging
     blimp                 score the model on BLiMP: its folder or archive; None: do not
     blimp_every           steps between two scorings, a multiple of eval_every; None: once, at the end
     blimp_pairs           the pairs of each set to score, from its beginning; None: all
