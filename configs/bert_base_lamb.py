@@ -1,6 +1,7 @@
 """BERT with very large batches: NVIDIA's LAMB recipe, phase 1 of 2 (sequences of 128 tokens).
 
-Command:   python -m train.pretrain configs/bert_base_lamb.py data=DATA run=runs/lamb-1
+Command:   python -m train.prepare TEXT --output DATA --vocab-size 30522 --max-seq-length 128,512
+           python -m train.pretrain configs/bert_base_lamb.py data=DATA run=runs/lamb-1
            python -m train.pretrain configs/bert_base_lamb_512.py data=DATA init=runs/lamb-1 run=runs/lamb-2
 Hardware:  8 GPUs in the reference (DeepLearningExamples, PyTorch BERT); on any number of devices, each computes
            8,192 tokens at a time (tokens_per_device), in as many parts as that takes

@@ -1,6 +1,7 @@
 """BERT-large as published (https://arxiv.org/abs/1810.04805, section 3.1 and A.2): two phases, Google's AdamW.
 
-Command:   python -m train.pretrain configs/bert_large.py data=DATA run=runs/large
+Command:   python -m train.prepare TEXT --output DATA --vocab-size 30522 --max-seq-length 128,512
+           python -m train.pretrain configs/bert_large.py data=DATA run=runs/large
 Hardware:  the paper's: 16 Cloud TPUs (64 chips); if a step does not fit, use tokens_per_device=1024 or
            mesh.fsdp=4
 Time:      the paper's: 4 days. Not run here: see --dry-run for what a step costs on your machine. Planned for one

@@ -5,6 +5,7 @@ Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/all --voca
            python -m train.prepare wiki-en-0*.jsonl.zst --output data/plain --vocab data/all --sentences plain \
                --objective none --rows sentences --twice 0.2 --max-seq-length 64
            python -m train.pretrain configs/gpu_30min.py data=data/plain:0.3,data/all:0.7 run=runs/gpu
+           docs/prepare.md says what the files wiki-en-0* are
 Hardware:  one GPU of the class of an H100
 Time:      28 minutes, compiling and export included: `stop_after` ends the run in time on any GPU
 Expected:  not run so long. With stop_after=410s on an H200: BLiMP 71.1 % (67,000 pairs), one seed; 2.83 nats per

@@ -1,6 +1,7 @@
 """A BERT of 6 layers, 256 wide, that learns grammar: from 150 MB of text and a night of a CPU.
 
 Command:   python -m train.pretrain configs/night.py text='wiki-en-0*.jsonl.zst' run=runs/night
+           docs/prepare.md says what the files wiki-en-0* are
 Hardware:  two CPU cores with bfloat16 instructions
 Time:      not run; 7.4 hours of two cores of an AMD EPYC (Zen 4), 12 of one, by `--dry-run`, which says it of yours
 Expected:  not run; configs/two_hours.py has the measured figures of a sixth of the tokens

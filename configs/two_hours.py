@@ -1,6 +1,7 @@
 """A BERT of 6 layers, 256 wide, that learns grammar: from 150 MB of text and two hours of one CPU core.
 
 Command:   python -m train.pretrain configs/two_hours.py text='wiki-en-0*.jsonl.zst' run=runs/two-hours
+           docs/prepare.md says what the files wiki-en-0* are
 Hardware:  one CPU core with bfloat16 instructions
 Time:      66 CPU minutes of an AMD EPYC (Zen 5), 134 of a Zen 4; preparing takes a minute more
 Expected:  BLiMP 66.7, 66.1 and 67.0 % (20,100 pairs), two seeds, the second twice; 4.14, 4.13 and 4.11 nats per

@@ -3,6 +3,7 @@
 Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 \\
                --character-coverage 1 --uncased
            python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
+           docs/prepare.md says what the files wiki-en-0* are
 Hardware:  2 CPU cores
 Time:      about 75 minutes on two free cores; 16,000 steps of 64 x 128 tokens, nearly four passes over the text
 Expected:  5.04 nats per held-out masked token (unigram 7.37), 27 % right, next sentence 90 %; "Wikipedia"

@@ -21,7 +21,7 @@ class FinetuneConfig(ShownConfig):
     `optimizer.total_steps` and `warmup_steps` are computed from `epochs`, `batch`, `warmup` and the size of the data;
     `model` is the source's. The run evaluates and saves once per epoch unless eval_every and save_every give steps.
 
-    task                 a name in `train.finetuning.tasks.table.TASKS`
+    task                 "classify" (your own table), "tag", or a published task (python -m train.finetune --help)
     data                 a folder with the task's files, under their published names or as train, dev and test
     train, dev, test     files to use instead; dev may be a share of train ("0.1"), the same share of each class
     split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is

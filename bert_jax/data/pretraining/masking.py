@@ -41,7 +41,7 @@ class MaskingConfig(ShownConfig):
     """How tokens are chosen for the masked-language-model objective.
 
     Attributes:
-        strategy: "count" (BERT), "bernoulli" or "roberta": how the tokens are drawn; see the module's docstring.
+        strategy: "count" (BERT), "bernoulli" or "roberta": how the tokens are drawn (docs/batches.md, "Masks").
         probability: share of a row's tokens to predict.
         max_predictions: P, the most predictions a row can have. None: as many as the data was prepared for (`Batches`).
         whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
