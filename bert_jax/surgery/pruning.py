@@ -117,8 +117,12 @@ def keep_layers(
     return after, with_encoder(params, {**encoder, "encoder": kept})
 
 
+PUBLISHED_STUDENT = (0, 2, 4, 7, 9, 11)
+"""The layers of a BERT-base from which the published DistilBERT was initialised."""
+
+
 def distilbert_student(
-    config: BertConfig, params: Mapping[str, Any], layers: Sequence[int] = (0, 2, 4, 7, 9, 11)
+    config: BertConfig, params: Mapping[str, Any], layers: Sequence[int] = PUBLISHED_STUDENT
 ) -> tuple[BertConfig, dict[str, Any]]:
     """Initialise a DistilBERT with layers of a BERT, as in https://arxiv.org/abs/1910.01108, section 3.
 

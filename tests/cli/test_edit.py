@@ -134,6 +134,10 @@ def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path
         ("", "no change given"),
         ("--keep-layers 0,7", "--keep-layers 0,7: expected ascending numbers from 0 to 2"),
         ("--keep-layers 0;2", "expected whole numbers with commas between, such as 0,2,4"),
+        (
+            "--student distilbert",
+            "of twelve, and {source} has 3; say which, as in --keep-layers 0",
+        ),
         ("--prune-heads 1", "expected a layer and its heads, such as 0:1,3"),
         ("--prune-heads 5:0", "heads of layer 5"),
         ("--positions 8", "--positions 8: the model already takes 16 positions"),
@@ -152,6 +156,6 @@ def test_mistakes_are_one_line_and_write_nothing(options, line, source, tmp_path
         code = error.code
     said = capsys.readouterr().err
     assert code == 2
-    assert line in said
+    assert line.replace("{source}", str(source)) in said
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -116,7 +116,7 @@ def edit(
     from bert_jax.formats.source import open_source
     from bert_jax.formats.write import save_pretrained
     from bert_jax.surgery.positions import extend_positions
-    from bert_jax.surgery.pruning import distilbert_student, keep_layers, prune_heads
+    from bert_jax.surgery.pruning import PUBLISHED_STUDENT, distilbert_student, keep_layers, prune_heads
     from bert_jax.surgery.vocabulary import add_words
 
     opened = open_source(source)
@@ -135,7 +135,13 @@ def edit(
     if student is not None:
         if student != "distilbert":
             raise UserError(f"student={student!r}: expected 'distilbert'")
-        kept = (0, 2, 4, 7, 9, 11) if layers is None else layers
+        if layers is None and (count := config.num_hidden_layers) <= max(PUBLISHED_STUDENT):
+            named = _listed(PUBLISHED_STUDENT)
+            raise UserError(
+                f"student={student!r}: takes layers {named} of twelve, and {source} has {count}; say which, as in "
+                "layers=[0]"
+            )
+        kept = PUBLISHED_STUDENT if layers is None else layers
         whole = params
         config, params = distilbert_student(config, params, kept)
         head = "mlm" if "mlm_head" in params else "encoder"
