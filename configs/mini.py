@@ -5,9 +5,12 @@ Hardware:  CPU cores for a day, a small GPU for hours
 Time:      about 18 hours on two cores (AMD EPYC): 50,000 steps of 64 x 128 tokens; --dry-run says it for yours
 Expected:  better than configs/tiny.py on the same text. The published BERT-mini, on far more text, scores 65.8 on GLUE
            (google-research/bert README)
+
+Heads wired as in configs/tiny.py, and Muon. With `init=` a model starts as its source is.
 """
 
 from bert_jax.config import BertConfig
+from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
@@ -15,7 +18,8 @@ from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=BertConfig.preset("mini", dtype="bfloat16"),
-        optimizer=OptimizerConfig(learning_rate=4e-4, warmup_steps=2_500),
+        start=StartConfig(range="width", positions="fourier", heads=((0, -1, 1),)),
+        optimizer=OptimizerConfig(name="muon", learning_rate=1.5e-3, warmup_steps=2_500, b2=0.98),
         phases=(Phase(length=128, batch=64, steps=50_000),),
         text_options=TextConfig(vocab_size=30_000),
     )

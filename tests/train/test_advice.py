@@ -15,7 +15,7 @@ from train.run.ending.stopping import exit_code
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "configs/tiny.py data=random init={pretraining} log_every=1 eval_every=9 eval_batches=1"
 SHORT = "phases=((16,4,2),) optimizer.warmup_steps=0"
-SMALL = f"configs/tiny.py {SHORT} model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=2"
+SMALL = f"configs/tiny.py {SHORT} model.hidden_size=32 model.num_hidden_layers=1 model.num_attention_heads=2"
 TABLE = "configs/finetune.py init={sequence} train={tmp}/table.csv text=body epochs=1 batch=2 max_length=16"
 SQUAD = "configs/finetune_squad.py init={question} epochs=1 max_length=32 stride=8 batch=8"
 TEXTS = "{{tmp}}/texts.txt --output {{tmp}}/prepared-{} --vocab-size 40 --workers 1"
@@ -72,7 +72,7 @@ OF_PROGRAMS = [
     ("pretrain", f"{TINY} {SHORT} init_step=true", "say init=RUN init_optimizer=true", "!init= init={trained} init_optimizer=true !phases phases=((16,4,3),)"),
     ("pretrain", f"{TINY} {SHORT} !init= init_data=true", "say init=RUN with it", "init={trained}"),
     ("pretrain", f"{TINY} !init init={{trained}} init_step=true init_optimizer=true init_data=true optimizer.warmup_steps=0 phases=((16,4,3),)", "leave one of the two out", "!init_data"),
-    ("pretrain", f"{TINY} {SHORT} !init init={{trained}} init_optimizer=true optimizer.name=muon", "leave init_optimizer out", "!init_optimizer"),
+    ("pretrain", f"{TINY} {SHORT} !init init={{trained}} init_optimizer=true optimizer.name=adamw", "leave init_optimizer out", "!init_optimizer"),
     ("pretrain", f"{TINY} {SHORT} !init init={{trained}} init_data=true seed=1", "leave init_data out", "!init_data"),
     ("pretrain", f"{TINY} {SHORT} !init init={{trained}} init_step=true init_optimizer=true", "give the last phase more steps", "!phases phases=((16,4,3),)"),
     ("pretrain", f"{TINY} optimizer.warmup_steps=0 phases=((64,4,2),)", "as in phases=", "!phases phases=((34,4,2),)"),
@@ -80,7 +80,7 @@ OF_PROGRAMS = [
     ("pretrain", f"{TINY} {SHORT} optimizer.learning_rate=1e-3 run={{trained}}", "say allow_change=optimizer.learning_rate", "allow_change=optimizer.learning_rate"),
     ("pretrain", f"{TINY} {SHORT} run={{tmp}}/tuned", "choose another run=", "!run= run={tmp}/another"),
     ("pretrain", f"{TINY} {SHORT} start.range=width", "leave init= out, or say", "start.range=model"),
-    ("pretrain", "configs/tiny.py start.heads=((0,-1),)", "say start.positions=fourier", "start.positions=fourier --fields"),
+    ("pretrain", "configs/tiny.py start.positions=random", "say start.positions=fourier", "!start.positions start.positions=fourier --fields"),
     ("pretrain", f"{SMALL} data=random start.output_bias=unigram", "say zeros", "start.output_bias=zeros"),
     ("pretrain", f"{SMALL} data=random halving=2", "say sweep='FIELD=VALUE,VALUE' too", "sweep=optimizer.learning_rate=1e-3,2e-3 eval_every=1 eval_batches=1"),
     ("pretrain", f"{SMALL} data=random sweep=seed=0,1 eval_every=1 eval_batches=1 halving=2 stop_after=1h optimizer.schedule=stable optimizer.warmup_steps=0", "leave one of the two out", "!halving"),

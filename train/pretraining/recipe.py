@@ -391,8 +391,17 @@ class PretrainConfig(ShownConfig):
         return next(number for number in parts if rows // number <= most)
 
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
-        """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
-        return {"optimizer": {"total_steps": str(steps_of(changes["phases"]))}} if "phases" in changes else {}
+        """What `train.run.config.override` changes too: the optimizer's steps with phases, and the start with `init=`.
+
+        A source has a start of its own, as it has a model of its own: the config file's is not used.
+        """
+        found: dict[str, dict[str, str]] = {}
+        if "phases" in changes:
+            found["optimizer"] = {"total_steps": str(steps_of(changes["phases"]))}
+        if changes.get("init") is not None:
+            published = StartConfig()
+            found["start"] = {one.name: str(getattr(published, one.name)) for one in dataclasses.fields(published)}
+        return found
 
 
 def seconds_of(text: str) -> float:

@@ -55,8 +55,8 @@ def override(config: Any, words: dict[str, str]) -> Any:
     """Returns `config` with the field at each dotted path set to the given text, parsed as the field's type.
 
     All changes are applied before the checks, so their order does not matter. If a config has a method
-    `implied(changes)`, it returns fields of nested configs that follow from its own changed fields: name of the nested
-    config -> field -> text.
+    `implied(changes)`, it returns fields of nested configs that follow from its own changed fields, unless `words` set
+    them: name of the nested config -> field -> text.
 
     Raises:
         UserError: an unknown field (naming the nearest ones), or a value of another type.
@@ -79,10 +79,10 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any
         path[0]: _parse(text, hints[path[0]], prefix + path[0]) for path, text in words.items() if len(path) == 1
     }
     implied = config.implied(changes) if hasattr(config, "implied") else {}
-    for name in dict.fromkeys(path[0] for path in words if len(path) > 1):
+    for name in dict.fromkeys([*implied, *(path[0] for path in words if len(path) > 1)]):
         inner = getattr(config, name) or nested_in(hints[name])()
-        inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
-        inside |= {(field,): text for field, text in implied.get(name, {}).items()}
+        inside = {(field,): text for field, text in implied.get(name, {}).items()}
+        inside |= {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.")
     wrong = next((name for name, value in changes.items() if not _fits(value, hints[name])), None)
     try:

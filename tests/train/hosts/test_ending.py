@@ -18,7 +18,7 @@ WORDS = [
         "phases=((32, 8, 100000),)",
         "optimizer.warmup_steps=4",
     ),
-    *("log_every=1", "save_every=5", "eval_every=100000", "model.num_hidden_layers=1", "model.hidden_size=16"),
+    *("log_every=1", "save_every=5", "eval_every=100000", "model.num_hidden_layers=1", "model.hidden_size=32"),
     *(
         "model.num_attention_heads=2",
         "model.intermediate_size=24",

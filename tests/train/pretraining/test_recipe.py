@@ -94,10 +94,11 @@ def test_a_wrong_override_says_what_would_be_right(path, text, words):
 def test_a_model_that_exists_is_not_drawn_anew():
     wired = {"start.range": "width", "start.positions": "fourier", "start.heads": "((0, -1),)"}
     config = override(PretrainConfig(optimizer=SHORT), wired)
+    assert override(config, {"init": "other"}).start == StartConfig()  # what a config file says gives way, as its model
     with pytest.raises(
         UserError, match=r"start\.range: .* init=other .* start\.range=model start\.positions=random"
     ) as error:
-        override(config, {"init": "other"})
+        override(config, wired | {"init": "other"})
     words = dict(word.split("=", 1) for word in shlex.split(str(error.value).partition("or say ")[2]))
     assert override(config, words | {"init": "other"}).start == StartConfig()
 
