@@ -142,12 +142,14 @@ def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path
         ("--prune-heads 5:0", "heads of layer 5"),
         ("--positions 8", "--positions 8: the model already takes 16 positions"),
         ("--words {empty}", "has no words; expected one per line"),
-        ("--words {absent}", "absent.txt: no such file; expected one with a word per line"),
+        ("--words {absent}", "absent.txt: no such file; expected a file with a word per line"),
+        ("--words {folder}", ": is a folder; expected a file with a word per line"),
         ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 free [unusedN] places"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(options, line, source, tmp_path, capsys):
     files = {name: str(tmp_path / f"{name}.txt") for name in ("empty", "absent", "terms")}
+    files["folder"] = str(tmp_path)
     Path(files["empty"]).touch()
     Path(files["terms"]).write_text("one\ntwo\n")
     try:

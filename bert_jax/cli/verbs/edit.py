@@ -184,8 +184,9 @@ def _listed(numbers: Iterable[int]) -> str:
 def _words_of(path: str) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"--words {path}: no such file; expected one with a word per line") from None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        found = "no such file" if isinstance(error, FileNotFoundError) else "is a folder"
+        raise UserError(f"--words {path}: {found}; expected a file with a word per line") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     words = [line.strip() for line in lines if line.strip()]
