@@ -88,7 +88,7 @@ def check_start(start: StartConfig, model: BertConfig) -> None:
                 f"heads of {model.head_dim}, and the table is as wide as a head; at least {NARROWEST} can be told apart"
             )
         if why:
-            raise UserError(f"start.positions: found fourier for {why}; expected random, and no start.heads")
+            raise UserError(f"start.positions: found fourier for {why}; say start.positions=random start.heads='()'")
     for layer, *sought in start.heads:
         if not 0 <= layer < model.num_hidden_layers:
             raise UserError(

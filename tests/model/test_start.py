@@ -161,7 +161,7 @@ def test_it_is_the_same_to_the_bit_on_a_mesh():
         ({"heads": ((0, 64),), "positions": "fourier"}, {}, ("64 tokens", "-63 to 63")),
         ({"heads": ((0, 1),), "positions": "fourier"}, {"is_decoder": True}, ("1 tokens", "-63 to 0")),
         ({"positions": "fourier"}, {"num_attention_heads": 8}, ("heads of 8", "16")),
-        ({"positions": "fourier"}, {"model_type": "albert"}, ("ALBERT", "expected random")),
+        ({"positions": "fourier"}, {"model_type": "albert"}, ("ALBERT", "say start.positions=random")),
         ({"positions": "fourier"}, {"position_embedding_type": "relative_key"}, ("without a position table",)),
         ({"positions": "fourier"}, {"model_type": "distilbert", "sinusoidal_pos_embds": True}, ("without a position",)),
     ],

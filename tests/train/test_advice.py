@@ -80,6 +80,7 @@ OF_PROGRAMS = [
     ("pretrain", f"{TINY} {SHORT} optimizer.learning_rate=1e-3 run={{trained}}", "say allow_change=optimizer.learning_rate", "allow_change=optimizer.learning_rate"),
     ("pretrain", f"{TINY} {SHORT} run={{tmp}}/tuned", "choose another run=", "!run= run={tmp}/another"),
     ("pretrain", f"{TINY} {SHORT} start.range=width", "leave init= out, or say", "start.range=model"),
+    ("pretrain", "configs/tiny.py model.model_type=albert", "say start.positions=random", "start.positions=random start.heads=() --fields"),
     ("pretrain", "configs/tiny.py start.positions=random", "say start.positions=fourier", "!start.positions start.positions=fourier --fields"),
     ("pretrain", f"{SMALL} data=random start.output_bias=unigram", "say zeros", "start.output_bias=zeros"),
     ("pretrain", f"{SMALL} data=random halving=2", "say sweep='FIELD=VALUE,VALUE' too", "sweep=optimizer.learning_rate=1e-3,2e-3 eval_every=1 eval_batches=1"),
