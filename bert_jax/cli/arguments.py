@@ -4,6 +4,7 @@
 """
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -163,6 +164,14 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 def names(text: str) -> tuple[str, ...]:
     """Parses an argument such as "a,b"; for `type=`."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def score_threshold(text: str) -> float:
+    """Parses a number with which scores are compared; for `type=`."""
+    number = float(text)
+    if math.isnan(number):  # no score is above it, and none below
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number")
+    return number
 
 
 def numbers(text: str) -> tuple[int, ...]:

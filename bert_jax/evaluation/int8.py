@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.tasks.labelled_text import LabelledText
 from bert_jax.data.tasks.published import GLUE, read_glue
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError
 from bert_jax.evaluation import metrics
 from bert_jax.evaluation.score import glue_scores
 
@@ -86,20 +87,27 @@ def compare_on_texts(whole: LoadedGraph, small: LoadedGraph, texts: Sequence[str
     return found
 
 
-def glue_score(graph: LoadedGraph, task: str, path: Path) -> dict[str, float]:
-    """The scores of one graph on a labelled file of a task of GLUE, by its name in `GLUE`.
+def labelled_examples(task: str, path: Path) -> list[LabelledText]:
+    """The rows of a labelled file of a task of GLUE, by its name in `GLUE`.
+
+    Raises:
+        UserError: a file that is not the task's, or one without rows.
+    """
+    examples = list(read_glue(task, path))
+    if not examples:
+        raise UserError(f"{path}: has no rows; expected the labelled examples of {task}")
+    return examples
+
+
+def glue_score(graph: LoadedGraph, task: str, examples: Sequence[LabelledText]) -> dict[str, float]:
+    """The scores of one graph on the `labelled_examples` of a task of GLUE.
 
     A classifier is scored by its best class, a model with one score by that, an encoder by the cosine of the two
     vectors of a pair (STS-B).
 
     Raises:
-        UserError: an unknown task, a file that is not the task's, or a task that this model cannot do.
+        UserError: a task that this model cannot do.
     """
-    if task not in GLUE:
-        raise UserError(f"{quoted(task)} is not a task of GLUE; expected one of {', '.join(GLUE)}")
-    examples = list(read_glue(task, path))
-    if not examples:
-        raise UserError(f"{path}: has no rows; expected the labelled examples of {task}")
     gold = [example.label for example in examples]
     texts, pairs = [example.text for example in examples], [example.pair or "" for example in examples]
     names, is_pair = GLUE[task].labels, examples[0].pair is not None

@@ -329,6 +329,10 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
             ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--score", "rye=x"],
             "--score rye=x: 'rye' is not a task of GLUE; expected cola,",
         ),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--score", "stsb={tmp}/mine.txt"],
+            "{tmp}/mine.txt: has no rows; expected the labelled examples of stsb",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, export, tmp_path, capsys):

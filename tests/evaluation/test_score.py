@@ -84,6 +84,7 @@ def test_a_threshold_without_scores_and_scores_without_an_order_are_one_line(tmp
             ["squad2", gold, said, "--na-prob-thresh", "0.5"],
             "--na-prob-thresh 0.5: needs the scores that it applies to; say",
         ),
+        (["squad2", gold, said, "--na-prob-thresh", "nan"], "'nan': expected a number"),
         (
             ["squad1", gold, said, "--na-prob-thresh", "1"],
             "--na-prob-thresh 1.0: needs the scores that it applies to; say",

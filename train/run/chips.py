@@ -66,10 +66,13 @@ _DEVICE_KINDS = {
     "NVIDIA H100": "h100",
     "NVIDIA H200": "h200",
 }
+_SLOWER_FORMS = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL")  # than the SXM cards of CHIPS
 
 
 def peak_flops(device_kind: str) -> float | None:
     """Peak bfloat16 operations per second of a device, by JAX's name for it; None if unknown."""
+    if device_kind.startswith(_SLOWER_FORMS):
+        return None
     is_gpu = device_kind.startswith("NVIDIA ")
     name = next((name for kind, name in _DEVICE_KINDS.items() if is_gpu and device_kind.startswith(kind)), None)
     chip = CHIPS.get(name or _DEVICE_KINDS.get(device_kind, ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running, score_threshold
 from bert_jax.cli.program import error_line
 from bert_jax.cli.streaming import check_different, new_file, refuse_unanswered, say, to_json, write
 from bert_jax.cli.texts import document_of, table_of, texts_of
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="TEXT|FILE", help="the passage of the question: a text, a file, or -")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers per question (default 1)")
     threshold = 'answer "" if its score exceeds that of the best answer by more than T'
-    parser.add_argument("--null-threshold", type=float, metavar="T", help=threshold)
+    parser.add_argument("--null-threshold", type=score_threshold, metavar="T", help=threshold)
     odds = "write these differences, JSON {id: score}, for score --na-prob-file"
     parser.add_argument("--null-odds", metavar="PATH", help=odds)
     parser.add_argument("--max-length", type=int, metavar="L", help="tokens per window (default: the run's, or 384)")

@@ -2,12 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, names
 from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.cli.texts import file_of, lines_of
 from bert_jax.errors import UserError, quoted
+
+if TYPE_CHECKING:
+    from bert_jax.data.tasks.labelled_text import LabelledText
 
 _ABOUT = """\
 Write a model in the format that other programs expect. The folder is read back and compared bit by bit before it is
@@ -102,9 +105,12 @@ def run(arguments: argparse.Namespace) -> None:
     write(to_json(told | {"unexpected": list(report.unexpected)} | ({"int8": cost} if arguments.int8 else {})))
 
 
-def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[str, Path] | None]:
-    """The texts of --texts, and the task and file of --score, which are checked before anything is written."""
+def _what_to_measure(
+    arguments: argparse.Namespace,
+) -> tuple[list[str], tuple[str, "list[LabelledText]"] | None]:
+    """The texts of --texts, and the task and rows of --score, which are read before anything is written."""
     from bert_jax.data.tasks.published import GLUE
+    from bert_jax.evaluation.int8 import labelled_examples
 
     if not arguments.int8 and arguments.calibrate:
         raise UserError("--calibrate finds the ranges of int8; add --int8")
@@ -118,7 +124,7 @@ def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[st
         raise UserError(f"--score {arguments.score}: expected TASK=FILE, such as stsb=dev.tsv")
     if task not in GLUE:
         raise UserError(f"--score {arguments.score}: {quoted(task)} is not a task of GLUE; expected {', '.join(GLUE)}")
-    return texts, (task, file_of(name))
+    return texts, (task, labelled_examples(task, file_of(name)))
 
 
 def _texts_of(file: str | None) -> list[str]:
@@ -133,7 +139,7 @@ def _texts_of(file: str | None) -> list[str]:
     return texts
 
 
-def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None) -> dict[str, Any]:
+def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, "list[LabelledText]"] | None) -> dict[str, Any]:
     """Say how far int8 is from float32, and return the same figures."""
     from bert_jax.evaluation.int8 import compare_on_texts, glue_score, open_graph
     from bert_jax.formats.load import load_config, load_tokenizer

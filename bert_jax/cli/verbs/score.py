@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from bert_jax.cli.arguments import Verb, add_results
+from bert_jax.cli.arguments import Verb, add_results, score_threshold
 from bert_jax.cli.streaming import write
 from bert_jax.errors import UserError
 from bert_jax.files import json_text
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: the kind of label")
     parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: no-answer scores, JSON {id: score}")
     threshold = 'squad2: an answer whose no-answer score is above T counts as "" (default 1)'
-    parser.add_argument("--na-prob-thresh", type=float, metavar="T", help=threshold)
+    parser.add_argument("--na-prob-thresh", type=score_threshold, metavar="T", help=threshold)
     add_results(parser, "one JSON object")
 
 

@@ -25,6 +25,8 @@ def test_the_peak_of_a_device_is_its_share_of_what_the_data_sheet_says_of_the_ch
     assert peak_flops(kind) == tflops_a_chip * 1e12 / devices_a_chip
 
 
-@pytest.mark.parametrize("kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090"])
+@pytest.mark.parametrize(
+    "kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090", "NVIDIA H100 PCIe"]
+)
 def test_an_unknown_device_has_no_peak(kind: str):
     assert peak_flops(kind) is None
