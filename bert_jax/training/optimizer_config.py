@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
@@ -140,6 +140,10 @@ class OptimizerConfig(ShownConfig):
             for field in ("average_half_life", "average_tail"):
                 value = getattr(self, field)
                 check(value is None, field, value, "none with schedule-free, which has an average of its own")
+
+    def gives_way(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """What gives way to the changed fields: a share of warm-up to steps of it."""
+        return {} if changes.get("warmup_steps") is None else {"warmup_share": type(self).warmup_share}
 
     @property
     def warm_up(self) -> int:

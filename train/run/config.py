@@ -56,7 +56,8 @@ def override(config: Any, words: dict[str, str]) -> Any:
 
     All changes are applied before the checks, so their order does not matter. If a config has a method
     `implied(changes)`, it returns fields of nested configs that follow from its own changed fields, unless `words` set
-    them: name of the nested config -> field -> text.
+    them: name of the nested config -> field -> text. If it has a method `gives_way(changes)`, it returns values of its
+    other fields that cannot stand beside the changes, unless `words` set them too.
 
     Raises:
         UserError: an unknown field (naming the nearest ones), or a value of another type.
@@ -78,6 +79,7 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any
     changes = {
         path[0]: _parse(text, hints[path[0]], prefix + path[0]) for path, text in words.items() if len(path) == 1
     }
+    changes = (config.gives_way(changes) if hasattr(config, "gives_way") else {}) | changes
     implied = config.implied(changes) if hasattr(config, "implied") else {}
     for name in dict.fromkeys([*implied, *(path[0] for path in words if len(path) > 1)]):
         inner = getattr(config, name) or nested_in(hints[name])()

@@ -131,6 +131,9 @@ def test_the_default_warm_up_is_a_share_of_any_run():
         override(PretrainConfig(optimizer=SHORT), shares)
     assert "\n" not in str(error.value)
     assert override(PretrainConfig(optimizer=SHORT), shares | {"optimizer.warmup_steps": "none"}) == config
+    assert override(config, {"optimizer.warmup_steps": "30"}).optimizer.warm_up == 30  # in place of the recipe's share
+    with pytest.raises(UserError, match=r"warmup_share is 0.1; expected no share with warmup_steps=30"):
+        override(config, {"optimizer.warmup_steps": "30", "optimizer.warmup_share": "0.1"})
 
 
 def test_json_holds_every_field_and_tells_configs_apart():
