@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.test_write import GOOGLE
-from tests.parity.test_interop_transformers import CASES, FORMATS, READ, SENTENCES
+from tests.parity.test_interop_transformers import CASES, ENCODERS, FORMATS, READ
 
 pytestmark = pytest.mark.parity
 
@@ -16,7 +16,7 @@ WRITTEN = {
     "hf": CASES,
     "hf, shards": CASES,
     "tf1": GOOGLE,
-    "sentence-transformers": [(m, "encoder") for m in SENTENCES],
+    "sentence-transformers": ENCODERS,
     "onnx": CASES,
 }
 
