@@ -1,6 +1,11 @@
 """docs/inference.md: its commands and its code run, top to bottom."""
 
+import http.server
 import json
+import random
+import threading
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -32,6 +37,41 @@ def test_the_guide_runs_as_written(folder, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "text 2" in out
     assert len(names["found"]) == 2
+
+
+@pytest.mark.parametrize("runtime", ["xla", "auto"])
+def test_the_server_answers_texts_of_any_length_with_the_programs_that_it_began_with(
+    runtime, folder, tmp_path, monkeypatch
+):
+    (tmp_path / "my-bert").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERT_JAX_RUNTIME", runtime)
+    monkeypatch.setattr(http.server.HTTPServer, "serve_forever", lambda server: served.append(server))
+    served: list[http.server.HTTPServer] = []
+    (block,) = blocks_of("docs/inference.md", "py")
+    names: dict = {}
+    exec(block.code.replace("8000", "0"), names)
+    (server,) = served
+    monkeypatch.undo()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def post(body: bytes) -> dict:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}", body) as answer:
+            return json.load(answer)
+
+    before, draw = names["embed"].compilations, random.Random(0)
+    try:
+        for _ in range(20):
+            texts = [" ".join(["hello"] * draw.randrange(40)) for _ in range(draw.choice([1, 2, 30]))]
+            answer = post(json.dumps(texts).encode())
+            np.testing.assert_allclose(answer["vectors"], names["embed"](texts), atol=1e-5)
+            assert answer["compilations"] == before
+        for wrong in (b"{", b"5", b'["a", 5]'):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                post(wrong)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pooled"])
