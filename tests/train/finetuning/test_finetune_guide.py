@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.inference.pipeline import pipeline
 from tests.guide import ROOT, blocks_of, run_blocks, text_of
 from tests.train.finetuning.finetune_sources import (
     VOCABULARY,
@@ -67,6 +68,29 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
         assert (tmp_path / "runs/mails" / part).is_dir(), part
     for name in ("report.md", "metrics.json", "dev-confusion.png", "dev-mistakes.jsonl"):
         assert (tmp_path / "runs/mails/report" / name).is_file() and name in GUIDE
+
+
+@pytest.mark.slow
+def test_the_program_trains_vectors_whose_cosines_are_the_scores(tmp_path: Path, monkeypatch):
+    (tmp_path / "glue/STS-B").mkdir(parents=True)
+    rows = [
+        (f"the film was {a}", f"the film was {b}", 5.0 * (a == b)) for a in ("good", "bad") for b in ("good", "bad")
+    ]
+    lines = ("\t".join(map(str, row)) for row in [("sentence1", "sentence2", "score"), *rows * 8])
+    (tmp_path / "glue/STS-B/train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_model(tmp_path / "MODEL", max_position_embeddings=48)
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", "MODEL", "my-encoder", "--to", "sentence-transformers", "--pooling", "mean+normalize"]) == 0
+    (block,) = blocks_of("docs/finetuning.md", "py")
+    exec(block.code.replace("epochs, length, rate = 32, 3, 48, 5e-4", "epochs, length, rate = 32, 40, 48, 5e-3"), {})
+
+    def worst(folder: str) -> float:
+        embed = pipeline("embed", folder, dtype="float32", runtime="xla")
+        left, right = (embed([row[side] for row in rows]) for side in (0, 1))
+        return float(abs((left * right).sum(axis=-1) - [row[2] / 5 for row in rows]).max())
+
+    assert worst("my-encoder") > 0.5
+    assert worst("my-vectors") < 0.1
 
 
 def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
