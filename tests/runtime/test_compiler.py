@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.runtime import compiler
 from bert_jax.runtime.compiler import TPU_OPTIONS, compiler_options, known_options
-from train.run.directory import environment
+from train.run.environment import environment
 
 
 @dataclass(frozen=True)

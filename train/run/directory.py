@@ -5,12 +5,10 @@ import fcntl
 import json
 import logging
 import os
-import platform
 import socket
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -372,36 +370,3 @@ def _at(tree: dict, name: str) -> Any:
     for key in name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def package_versions() -> dict[str, str | None]:
-    """Package -> its version, for those that the numbers depend on; None if it is not installed."""
-    packages = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
-    versions: dict[str, str | None] = {}
-    for name in packages:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
-    return versions
-
-
-def environment() -> dict[str, Any]:
-    """Versions, devices and compiler options of this process, for environment.json."""
-    import jax
-
-    from bert_jax.runtime.compiler import compiler_options, flags
-
-    devices = jax.devices()
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": package_versions(),
-        "backend": jax.default_backend(),
-        "device_kind": devices[0].device_kind,
-        "devices": len(devices),
-        "processes": jax.process_count(),
-        "compiler_options": compiler_options(devices),
-        "compiler_flags": flags(),
-        "host": socket.gethostname(),
-    }

@@ -28,9 +28,10 @@ from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
 from train.run.config import check_names, load_recipe, override, to_json
-from train.run.directory import RunDirectory, environment, package_versions
+from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
 from train.run.ending.watchdog import Watchdog
+from train.run.environment import environment, package_versions
 from train.run.fields import fields_of, print_fields
 from train.run.goodput import Goodput
 from train.run.log.track import check_tracker
