@@ -73,7 +73,7 @@ def read_header(file: FileBytes) -> SafetensorsHeader:
     for key, (dtype, shape, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
         if start != end:
             what = "it overlaps the one before" if start < end else "there is a gap before it"
-            raise UserError(f"the tensor {_shown(key)} begins at byte {start}, expected byte {end}: {what}")
+            raise UserError(f"the tensor {quoted(key)} begins at byte {start}, expected byte {end}: {what}")
         entries[key], end = TensorEntry(dtype, shape, first + start), stop
     if end != size:
         raise UserError(f"its tensors have {end} bytes in total, but {size} bytes follow its header")
@@ -97,35 +97,30 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise UserError(f"its header has the key {_shown(twice)} twice")
+        raise UserError(f"its header has the key {quoted(twice)} twice")
     return fields
 
 
 def _entry(key: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     if not isinstance(entry, Mapping) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise UserError(f"the tensor {_shown(key)} does not have exactly the fields dtype, shape and data_offsets")
+        raise UserError(f"the tensor {quoted(key)} does not have exactly the fields dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise UserError(f"the tensor {_shown(key)} has an invalid dtype, shape or data_offsets")
+        raise UserError(f"the tensor {quoted(key)} has an invalid dtype, shape or data_offsets")
     start, stop = offsets
     if start > stop:
-        raise UserError(f"the tensor {_shown(key)} ends at byte {stop}, before it begins at byte {start}")
+        raise UserError(f"the tensor {quoted(key)} ends at byte {stop}, before it begins at byte {start}")
     itemsize = np.dtype(NUMPY_DTYPES.get(dtype, "uint8")).itemsize
     if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
-        raise UserError(f"the tensor {_shown(key)} of shape {_shown(shape)} is too large for any array")
+        raise UserError(f"the tensor {quoted(key)} of shape {quoted(shape)} is too large for any array")
     if dtype in NUMPY_DTYPES and math.prod(shape) * itemsize != stop - start:
-        what = f"{dtype} of shape {_shown(shape)} takes {math.prod(shape) * itemsize} bytes"
-        raise UserError(f"the tensor {_shown(key)} has {stop - start} bytes, but {what}")
+        what = f"{dtype} of shape {quoted(shape)} takes {math.prod(shape) * itemsize} bytes"
+        raise UserError(f"the tensor {quoted(key)} has {stop - start} bytes, but {what}")
     return dtype, tuple(shape), start, stop
 
 
 def _are_sizes(value: Any) -> bool:
     return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 SUM = "bert_jax.sha256"

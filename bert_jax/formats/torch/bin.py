@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.stored import FileBytes, Stored
-from bert_jax.formats.torch.pickle import MAX_PICKLE, Storage, Tensor, read_pickle, shown
+from bert_jax.formats.torch.pickle import MAX_PICKLE, Storage, Tensor, read_pickle
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -59,7 +59,8 @@ class TorchBin(Stored):
             self._tensors = _find_tensors(self._contents.value, str(self.path))
             for name, tensor in self._tensors.items():
                 if tensor.nbytes > max(self._bytes.size, 1 << 20):  # an expanded view of a few elements
-                    raise UserError(f"{self.path}: {shown(name)} of shape {tensor.shape} is larger than the whole file")
+                    what = f"{quoted(name)} of shape {tensor.shape}"
+                    raise UserError(f"{self.path}: {what} is larger than the whole file")
         except BaseException:
             self.close()
             raise
@@ -151,7 +152,8 @@ def _open_zip(file: FileBytes) -> _Contents:
         if place is None or place.size != storage.nbytes:
             there = "it is not in the file" if place is None else f"found {place.size}"
             raise UserError(
-                f"{file.path}: expected {storage.nbytes} bytes in its storage data/{shown(key)[1:-1]}, {there}: damaged"
+                f"{file.path}: expected {storage.nbytes} bytes in its storage data/{quoted(key)[1:-1]}, {there}: "
+                "damaged"
             )
     places = [place for place in found.values() if place]
     return _Contents(
@@ -184,18 +186,18 @@ def _read_directory(file: FileBytes) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     for info in infos:
         if info.filename in entries:
-            raise UserError(f"{file.path}: its zip directory lists {shown(info.filename)} twice")
+            raise UserError(f"{file.path}: its zip directory lists {quoted(info.filename)} twice")
         entries[info.filename] = _entry(file, info, limit)
     for info, after in pairwise(infos):
         if after.header_offset < sum(entries[info.filename][:2]):
-            names = f"{shown(info.filename)} and {shown(after.filename)}"
+            names = f"{quoted(info.filename)} and {quoted(after.filename)}"
             raise UserError(f"{file.path}: its zip entries {names} overlap")
     return entries
 
 
 def _entry(file: FileBytes, info: zipfile.ZipInfo, limit: int) -> _Entry:
     """Where the bytes of an entry are, according to its own header; they must end before byte `limit`."""
-    name, at = shown(info.filename), info.header_offset
+    name, at = quoted(info.filename), info.header_offset
     encrypted = info.flag_bits & _ENCRYPTED
     if encrypted or info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         how = "encrypted" if encrypted else "compressed"
@@ -285,13 +287,13 @@ def _find_tensors(value: Any, where: str) -> dict[str, Tensor]:
         raise UserError(f"{where}: holds several models, under {', '.join(nested)}; save one state dict alone")
     found = value[nested[0]] if nested else value
     if not _holds_tensors(found):
-        raise UserError(f"{where}: its dict holds no tensors; its keys are {shown([*found][:5])}")
+        raise UserError(f"{where}: its dict holds no tensors; its keys are {quoted([*found][:5])}")
     tensors: dict[str, Tensor] = {}
     for name, tensor in found.items():
         if type(tensor) is Tensor and type(name) is str and len(name) <= 1000:
             tensors[name] = tensor
         elif not _is_harmless(tensor) and name != "_metadata":
-            raise UserError(f"{where}: {shown(name)} is a {type(tensor).__name__}; expected a tensor")
+            raise UserError(f"{where}: {quoted(name)} is a {type(tensor).__name__}; expected a tensor")
     if all(name.startswith("module.") for name in tensors):
         return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     return tensors

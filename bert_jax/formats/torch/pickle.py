@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 _MAX_AXES = 32
 _MAX_SIZE = 1 << 48
@@ -206,7 +206,7 @@ class _Machine:
             if type(key) is not str and not (type(key) is int and abs(key) < 1 << 31):
                 raise Refused(f"a {type(key).__name__} as a key")
             if key in target:
-                raise Refused(f"the key {shown(key)} twice")
+                raise Refused(f"the key {quoted(key)} twice")
             target[key] = value
 
     def push_name(self, module: Any, name: Any) -> None:
@@ -214,7 +214,7 @@ class _Machine:
             raise Refused("a name that is not text")
         full = f"{module}.{name}"
         if not is_admitted(full):
-            raise Refused(f"the name {shown(full)}")
+            raise Refused(f"the name {quoted(full)}")
         self.stack.append(PickledName(full))
 
     def remember(self, index: int) -> None:
@@ -304,12 +304,12 @@ def storage_of(reference: Any, known: dict[str, Storage]) -> Storage:
         raise Refused("a storage without a type, key or size")
     whole = known.setdefault(key, Storage(key, dtype, numel, 0, numel))
     if (whole.dtype, whole.numel) != (dtype, numel):
-        raise Refused(f"the storage {shown(key)} with two types or sizes")
+        raise Refused(f"the storage {quoted(key)} with two types or sizes")
     view = reference[5] if len(reference) == 6 else None
     if view is None:
         return whole
     if type(view) is not tuple or len(view) != 3 or not _are_sizes(view[1:]) or view[1] + view[2] > numel:
-        raise Refused(f"a part of the storage {shown(key)} that exceeds it")
+        raise Refused(f"a part of the storage {quoted(key)} that exceeds it")
     return Storage(key, dtype, numel, first=view[1], count=view[2])
 
 
@@ -345,7 +345,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, stride: Any, *, dtype: str | 
         raise Refused("a tensor whose storage, offset, shape or stride is invalid")
     name = storage.dtype if dtype is None else _dtype(dtype)
     if name is None:
-        raise Refused(f"a tensor of dtype {shown(dtype)}")
+        raise Refused(f"a tensor of dtype {quoted(dtype)}")
     if flags:
         raise Refused("a tensor whose flags say that it is negated or conjugated")
     if len(shape) != len(stride) or prod(size for size in shape if size) >= _MAX_SIZE:
@@ -373,12 +373,6 @@ def _storage_dtype(name: str) -> str | None:
 def _dtype(name: str) -> str | None:
     module, _, dtype = name.rpartition(".")
     return dtype if module == "torch" and dtype in _DTYPES else None
-
-
-def shown(value: object) -> str:
-    """The repr of a value from a file, cut to 100 characters, for a message."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 CALLS: dict[str, Callable[[tuple], Any]] = {

@@ -155,7 +155,7 @@ OTHER_CONTENTS = {
     "a dict beside": (make.dictionary({"w": make.tensor(STORED), "more": make.dictionary({"v": make.tensor(STORED)})}), "'more' is a dict"),
     "a storage": (make.dictionary({"w": make.tensor(STORED), "raw": STORED}), "'raw' is a Storage"),
     "a number as name": (b"}" + make.integer(5) + make.tensor(STORED) + b"s", "5 is a Tensor"),
-    "a name without end": (make.dictionary({"w" * 5000: make.tensor(STORED)}), r"'www.*\.\.\. is a Tensor"),
+    "a name without end": (make.dictionary({"w" * 5000: make.tensor(STORED)}), r"'ww+\.\.\.w+' is a Tensor"),
     "a name twice": (b"}(" + 2 * (make.text("w") + make.tensor(STORED)) + b"u", "the key 'w' twice"),
 }  # fmt: skip
 
