@@ -306,7 +306,7 @@ def _check(config: BertConfig) -> None:
         _require(config, name, getattr(config, name) in allowed, f"one of {', '.join(map(str, allowed))}")
     for name in _FLAGS:
         _require(config, name, isinstance(getattr(config, name), bool), "true or false")
-    is_token = _is_int(config.pad_token_id) and 0 <= config.pad_token_id < config.vocab_size
+    is_token = is_int(config.pad_token_id) and 0 <= config.pad_token_id < config.vocab_size
     _require(config, "pad_token_id", is_token, f"a token id below vocab_size={config.vocab_size}")
     heads = config.num_attention_heads
     divides = config.head_size is not None or config.hidden_size % heads == 0
@@ -328,23 +328,23 @@ def _require(config: BertConfig, name: str, ok: bool, expected: str) -> None:
 def _check_numbers(config: BertConfig) -> None:
     for name in _REQUIRED_SIZES:
         value = getattr(config, name)
-        _require(config, name, _is_int(value) and value > 0, "a positive integer")
+        _require(config, name, is_int(value) and value > 0, "a positive integer")
     for name in _RATES:
         value = getattr(config, name)
         absent = value is None and name == "classifier_dropout"
-        _require(config, name, absent or (_is_number(value) and 0 <= value < 1), "a probability in [0, 1)")
+        _require(config, name, absent or (is_number(value) and 0 <= value < 1), "a probability in [0, 1)")
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(config, name)
-        _require(config, name, _is_number(value) and 0 < value < 1e30, "a positive number below 1e30")
+        _require(config, name, is_number(value) and 0 < value < 1e30, "a positive number below 1e30")
     for name, least in _MAYBE_COUNTS.items():
         value = getattr(config, name)
-        ok = value is None or (_is_int(value) and value >= least)
+        ok = value is None or (is_int(value) and value >= least)
         _require(config, name, ok, f"a whole number of at least {least}, or None")
     for name, most in LARGEST_SIZES.items():
         value = getattr(config, name)
         _require(config, name, value is None or value <= most, f"at most {most}")
     chunk = config.chunk_size_feed_forward
-    _require(config, "chunk_size_feed_forward", _is_int(chunk) and chunk >= 0, "a whole number of at least 0")
+    _require(config, "chunk_size_feed_forward", is_int(chunk) and chunk >= 0, "a whole number of at least 0")
 
 
 def _check_parameters(config: BertConfig) -> None:
@@ -401,11 +401,13 @@ def _check_pruned_heads(config: BertConfig) -> None:
     _require(config, "pruned_heads", fits, expected)
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
+    """Whether a value is a whole number, and not True or False, which Python counts among them."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number, and not True or False."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

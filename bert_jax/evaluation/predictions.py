@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.config import is_int, is_number
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
 from bert_jax.data.tasks.tags import TAG_READERS
@@ -123,14 +124,14 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
     if task in _MARKS["words"]:
         return lambda label: isinstance(label, list) and all(isinstance(tag, str) for tag in label), "lists of tags"
     if task in _MARKS["choices"]:
-        return lambda label: isinstance(label, int) and not isinstance(label, bool), "numbers of choices"
+        return is_int, "numbers of choices"
     names = PUBLISHED_TABLES[task].labels if task in PUBLISHED_TABLES else ()
     names = GLUE["mnli" if task == "ax" else task].labels if task in GLUE or task == "ax" else names
     if names:
         return lambda label: label in names, ", ".join(names)
     if task == "classify":
         return lambda label: isinstance(label, str | list | int | float), "names, lists of names or numbers"
-    return lambda label: isinstance(label, int | float) and not isinstance(label, bool), "numbers"
+    return is_number, "numbers"
 
 
 def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bert_jax.config import is_number
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_json_lines, read_object, read_summed
 
@@ -117,7 +118,7 @@ _FIELDS: dict[str, dict[str, float | None]] = {
 def _is_such(value: Any, least: float | None) -> bool:
     if least is None:
         return isinstance(value, str)
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < 1e18
+    return is_number(value) and least <= value < 1e18
 
 
 def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_jax.config import BertConfig
+from bert_jax.config import BertConfig, is_int
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.card import model_card
@@ -111,7 +111,7 @@ def config_json(config: BertConfig, head: str) -> dict[str, Any]:
     """
     fields = config.to_json()
     for name, value in fields.items():
-        if isinstance(value, int) and not isinstance(value, bool) and name.endswith(_FLOATS):
+        if is_int(value) and name.endswith(_FLOATS):
             fields[name] = float(value)
     return {"architectures": [architecture_of(config, head)], **fields, "dtype": "float32"}
 

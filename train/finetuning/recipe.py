@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bert_jax.config import BertConfig
+from bert_jax.config import BertConfig, is_number
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.mesh import MeshConfig
@@ -123,10 +123,11 @@ class FinetuneConfig(ShownConfig):
         check_profile(self.profile)
         if self.pad not in ("few", "max"):
             raise UserError(f"pad: found {self.pad!r}; expected few or max")
-        if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
-            raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
-        if len(set(self.learning_rates)) < len(self.learning_rates):
-            raise UserError(f"learning_rates: found {self.learning_rates!r}; expected rates that all differ")
+        rates = self.learning_rates
+        if not isinstance(rates, tuple) or not all(is_number(rate) and rate >= 0 for rate in rates):
+            raise UserError(f"learning_rates: found {rates!r}; expected numbers as in (2e-5,3e-5)")
+        if len(set(rates)) < len(rates):
+            raise UserError(f"learning_rates: found {rates!r}; expected rates that all differ")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:
             raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
         for name in ("fsdp", "tensor", "zero"):
@@ -161,10 +162,6 @@ class FinetuneConfig(ShownConfig):
             eval_every=self.eval_every or an_epoch,
             save_every=self.save_every or self.eval_every or an_epoch,
         )
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _check(right: bool, name: str, found: object, expected: str) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bert_jax.config import is_number
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
 from bert_jax.errors import UserError
 from bert_jax.training.mesh import divisors
@@ -134,22 +135,18 @@ def checked(phase: Phase, masking: MaskingConfig | None) -> Phase:
     """The phase with its corruption as a tuple; raises UserError if its own settings are wrong."""
     found = tuple(as_given(phase))
     if phase.mask is not None:
-        if not _is_number(phase.mask) or not 0 < phase.mask < 1:
+        if not is_number(phase.mask) or not 0 < phase.mask < 1:
             raise UserError(f"phases: found the mask share {phase.mask!r} in {found}; expected one between 0 and 1")
         if masking is not None and masking.max_predictions is not None and phase.mask != masking.probability:
             raise UserError(
                 f"phases: the mask share {phase.mask} in {found} needs its own number of predictions, and "
                 f"masking.max_predictions={masking.max_predictions} is for all; say masking.max_predictions=none"
             )
-    if not _is_number(phase.rate) or not 0 < phase.rate < math.inf:
+    if not is_number(phase.rate) or not 0 < phase.rate < math.inf:
         raise UserError(f"phases: found the learning-rate factor {phase.rate!r} in {found}; expected one above 0")
     if phase.corruption is None:
         return phase
     return phase._replace(corruption=checked_corruption(phase.corruption, "phases"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def steps_of(phases: Any) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.config import is_int, is_number
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
 from train.run.other_names import field_called
@@ -267,9 +268,9 @@ def _is_of(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return is_number(value) and math.isfinite(value)
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return is_int(value)
     return isinstance(value, typing.get_origin(kind) or kind)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
+from bert_jax.config import is_int
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, XLM_ROBERTA, Family, family_of_json
 from bert_jax.data.tokenizer.ids import TokenizerParts
 from bert_jax.data.tokenizer.pipelines import (
@@ -143,7 +144,7 @@ def read_vocab_json(path: Path) -> dict[str, int]:
     if not ids:
         raise UserError(f"{path}: an empty vocabulary")
     for piece, i in ids.items():
-        if not isinstance(i, int) or isinstance(i, bool) or i < 0:
+        if not is_int(i) or i < 0:
             raise UserError(f"{path}: token {quoted(piece)} has id {quoted(i)}, expected a number from 0 up")
     twice = next((i for i, count in Counter(ids.values()).items() if count > 1), None)
     if twice is not None:
