@@ -19,10 +19,9 @@ from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import check_same_place, with_first_rows
 from train.pretraining.fitted_model import check_same_data, check_vocabulary, open_init, with_model_for
-from train.pretraining.mixture import open_data, prepared_in
+from train.pretraining.mixture import DataSource, open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 from train.pretraining.sweep.members import take_sweep
 from train.pretraining.sweep.sweep import sweep
 from train.pretraining.text import is_from_text, prepare_text, sampled_text

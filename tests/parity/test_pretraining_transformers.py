@@ -24,7 +24,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.step import init_state, train_step
 from bert_jax.tree import flatten
 from tests.train.pretraining.family_runs import fitted, prepare_for
-from train.pretraining.source import PreparedData, head_for
+from train.pretraining.mixture import head_for
+from train.pretraining.source import PreparedData
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -13,9 +13,9 @@ from bert_jax.training.mesh import MeshConfig, batch_pieces, divisors, pieces_of
 from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on
+from train.pretraining.mixture import DataSource
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 from train.pretraining.steps import Steps
 
 _TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)  # at a time on a device: where chips are busiest, and around

@@ -18,10 +18,10 @@ from train.planning.machines import CPU, Topology
 from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
+from train.pretraining.mixture import DataSource
 from train.pretraining.packing import packing_told, with_packing
 from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.steps import Steps
 from train.run.chips import CHIPS
 
@@ -52,7 +52,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
 
 def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> dict[str, Any]:
     devices, data, rows = steps.mesh.size, steps.data, steps.config.in_rows(phase)
-    padding = data.padding(steps.config, phase.length) if isinstance(data, PreparedData) else None
+    padding = data.padding(steps.config, phase.length)
     started = time.monotonic()
     traced = steps.trace(rows, parts)
     flops = steps.flops(rows)

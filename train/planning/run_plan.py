@@ -11,8 +11,8 @@ from train.planning.fit import fitting
 from train.planning.machines import CPU, Topology
 from train.planning.planner import plan_phase, steps_on
 from train.planning.report import print_plans
+from train.pretraining.mixture import DataSource
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 
 
 def plans_on(

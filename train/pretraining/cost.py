@@ -24,10 +24,9 @@ from bert_jax.training.mesh import MeshConfig, batch_pieces, divisors, make_mesh
 from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.sharding import batch_shardings
 from bert_jax.training.step import init_state
-from train.pretraining.mixture import MixedData, parts_to_evaluate
+from train.pretraining.mixture import DataSource, MixedData, head_for, parts_to_evaluate
 from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.chips import peak_flops
@@ -235,13 +234,12 @@ def facts_of_text(
 def _text_facts(config: PretrainConfig, data: DataSource, phase: Phase) -> dict[str, Any]:
     examples = data.examples(phase.length) or None
     epochs = phase.steps * phase.batch / examples if examples else None
-    passes = data.passes if isinstance(data, PreparedData) else None
     return {
         "positions": phase.steps * config.in_rows(phase).batch * phase.length,
-        "padding_share": data.padding(config, phase.length) if isinstance(data, PreparedData) else None,
+        "padding_share": data.padding(config, phase.length),
         "examples": examples,
         "epochs": epochs,
-        "text_passes": epochs * passes if epochs is not None and passes else None,
+        "text_passes": epochs * data.passes if epochs is not None and data.passes else None,
     }
 
 
@@ -252,7 +250,7 @@ def _disk_facts(
     own_data = data.size if isinstance(data, SampledText) else 0
     # A new checkpoint is complete before the oldest is removed.
     kept = min(config.keep, max(1, config.total_steps // config.save_every)) + 1
-    export = 4 * parameters if config.export_at_end and isinstance(data, PreparedData) else 0
+    export = 4 * parameters if config.export_at_end and data.tokenizer is not None else 0
     return {
         "checkpoints": kept,
         "checkpoint_bytes": state_bytes,

@@ -11,10 +11,9 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
-from train.pretraining.mixture import MixedData, rows_of_parts
+from train.pretraining.mixture import DataSource, MixedData, rows_of_parts
 from train.pretraining.phases import Phase, in_rows
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 

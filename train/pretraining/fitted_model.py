@@ -16,9 +16,9 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.names.parameters import family_of, parameters_of
 from bert_jax.formats.source import Source, open_source
-from train.pretraining.mixture import MixedData
+from train.pretraining.mixture import DataSource, MixedData, head_for
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData, head_for
+from train.pretraining.source import PreparedData
 from train.run.adopted import given_to_model, overridden_model
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
 from train.pretraining.first_state import first_state
 from train.pretraining.hopeless import why_hopeless
-from train.pretraining.mixture import MixedData, mixed_scores, mixture_told, parts_to_evaluate
+from train.pretraining.mixture import DataSource, MixedData, head_for, mixed_scores, mixture_told, parts_to_evaluate
 from train.pretraining.objective import objective_of, pretraining_of
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
@@ -38,7 +38,6 @@ from train.pretraining.scoring.held_out import HeldOutBatches, Unigram, evaluate
 from train.pretraining.scoring.minimal_pairs import MinimalPairs
 from train.pretraining.scoring.probes import Probe
 from train.pretraining.scoring.scoring import NO_SCORING, Scoring
-from train.pretraining.source import DataSource, head_for
 from train.pretraining.steps import check_split
 from train.run.config import to_json
 from train.run.directory import RunDirectory

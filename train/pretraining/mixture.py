@@ -12,10 +12,10 @@ from bert_jax.data.pretraining.mixture import MixedBatches, Pattern, directories
 from bert_jax.errors import UserError
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import HELD_OUT, DataSource, PreparedData, RandomData
+from train.pretraining.source import HELD_OUT, PreparedData, RandomData
 
 
-def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> DataSource:
+def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> "DataSource":
     """Opens what `config.data` names, to train on it, or to evaluate on its `evaluation_split`.
 
     Raises:
@@ -38,15 +38,15 @@ def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> DataS
     return data
 
 
-def prepared_in(data: DataSource) -> list[PreparedData]:
+def prepared_in(data: "DataSource") -> list[PreparedData]:
     """The prepared directories of what `open_data` opened; [] for random tokens."""
     if isinstance(data, MixedData):
         return list(data.parts.values())
     return [data] if isinstance(data, PreparedData) else []
 
 
-class MixedData(PreparedData):
-    """Several prepared directories, read as one.
+class MixedData:
+    """Several prepared directories to train on as one; each is evaluated by itself (`parts_to_evaluate`).
 
     Attributes:
         parts: name -> directory. The name is the last part of its path, or the whole path if that is not unique.
@@ -85,8 +85,8 @@ class MixedData(PreparedData):
                         f"data: {name} and {other} were prepared with another {what}{found}; prepare the text of "
                         f"{other} with {mend}"
                     )
-        self.directory, self.path, self.manifest = first.directory, first.path, first.manifest
         self.objective, self.vocab_size, self.fingerprint = first.objective, first.vocab_size, first.fingerprint
+        self.tokenizer = first.tokenizer
         self.has_second = any(data.has_second for data in opened.values())
         self._config = config
         for phase, shares in zip(config.phases, self.shares, strict=True):
@@ -115,12 +115,8 @@ class MixedData(PreparedData):
         weighted = [s * total * count / count.sum() for s, count in zip(self.share_of_run, counts, strict=True)]
         return np.sum(weighted, axis=0)
 
-    @property
-    def lengths(self) -> list[int]:
-        return sorted(set.intersection(*(set(part.lengths) for part in self.parts.values())))
-
-    def examples(self, length: int, split: str = "train") -> int:
-        return sum(part.examples(length, split) for part in self.parts.values())
+    def examples(self, length: int) -> int:
+        return sum(part.examples(length) for part in self.parts.values())
 
     @property
     def size(self) -> int:
@@ -148,21 +144,11 @@ class MixedData(PreparedData):
         known = [value for value, _ in found if value is not None]
         return float(np.average(known, weights=[rows for _, rows in found])) if len(known) == len(found) else None
 
-    def batches(
-        self,
-        config: PretrainConfig,
-        phase: Phase,
-        split: str = "train",
-        *,
-        shuffle: bool = True,
-        first_row: int = 0,
-    ) -> MixedBatches:
+    def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> MixedBatches:
         """The batches of a phase `in_rows`; `first_row`: as `config.rows_before` counts them at its first step.
 
         Each part continues where the phases before it of the same length left it, whatever their shares were.
         """
-        if split != "train" or not shuffle:
-            raise ValueError("evaluate the parts one by one")
         left_out = config.rows_left_out(phase.length)
         used, offset, shares = np.zeros(len(self.parts), np.int64) + left_out, first_row - sum(left_out), self.shares[0]
         for earlier, its_shares in zip(config.phases_in_rows, self.shares, strict=True):
@@ -216,6 +202,14 @@ class MixedData(PreparedData):
             }
             for k, (name, part) in enumerate(self.parts.items())
         ]
+
+
+DataSource = PreparedData | MixedData | RandomData
+
+
+def head_for(data: DataSource) -> str:
+    """The head to train for the data's objective: without sentence pairs a pooler would learn nothing."""
+    return "mlm" if data.objective == "none" else "pretraining"
 
 
 def rows_of_parts(phases: Sequence[Phase], shares: Sequence[Sequence[float]], step: int) -> dict[int, np.ndarray]:

@@ -11,8 +11,8 @@ from bert_jax.training.distillation import DistillationConfig, check_teacher, di
 from bert_jax.training.objectives import Objective, Pretraining
 from bert_jax.training.sharding import fused_loss_on, state_shardings
 from train.pretraining.fitted_model import WITHOUT_PAIRS, check_vocabulary
+from train.pretraining.mixture import DataSource
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 from train.run.adopted import check_finite
 
 

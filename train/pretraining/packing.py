@@ -11,9 +11,10 @@ from bert_jax.data.pretraining.by_length import NO_ORDER
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from bert_jax.training.mesh import mesh_sizes
+from train.pretraining.mixture import DataSource
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData
+from train.pretraining.source import RandomData
 from train.run.directory import RunDirectory
 
 _WORTHWHILE = 0.1
@@ -62,7 +63,7 @@ def continued_config(config: PretrainConfig, source: Source | None) -> Mapping[s
 
 def packing_told(config: PretrainConfig, data: DataSource, phase: Phase, *, devices: int | None = None) -> str:
     """What the log says of a phase's padding, after the number of rows of its batches; "" if nothing is known."""
-    if not isinstance(data, PreparedData) or (alone := data.padding_share(phase.length)) is None:
+    if (alone := data.padding_share(phase.length)) is None:
         return ""
     examples = dict(config.packed).get(phase.length)
     if examples is not None:
@@ -78,20 +79,20 @@ def packing_told(config: PretrainConfig, data: DataSource, phase: Phase, *, devi
 
 
 def _is_worthwhile(data: DataSource, length: int) -> bool:
-    share = data.padding_share(length) if isinstance(data, PreparedData) else None
+    share = data.padding_share(length)
     return share is not None and share > _WORTHWHILE
 
 
 def _packed(config: PretrainConfig, data: DataSource, length: int, devices: int | None) -> float | str:
     """The mean number of examples of a row of this length; or why they cannot share rows."""
-    if isinstance(data, PreparedData):
-        examples = data.examples_a_row(length)
-        if examples is None:
-            return f"{config.data} {NO_ORDER}; prepare the data again"
-    else:
+    if isinstance(data, RandomData):
         examples = dict(config.packed).get(length)
         if examples is None:
             return f"data=random has no padding, and no packed=(({length}, 2.0),) says how many examples share a row"
+    else:
+        examples = data.examples_a_row(length)
+        if examples is None:
+            return f"{config.data} {NO_ORDER}; prepare the data again"
     examples = round(examples, 3)
     *of_rows, _ = mesh_sizes(config.mesh, devices or jax.device_count())
     try:

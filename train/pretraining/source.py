@@ -14,7 +14,6 @@ from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.manifest import manifest_checksum, size_of
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
-from bert_jax.data.pretraining.mixture import MixedBatches
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.data.pretraining.packing import Packing
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -121,7 +120,7 @@ class PreparedData:
         *,
         shuffle: bool = True,
         first_row: int = 0,
-    ) -> Batches | PackedBatches | MixedBatches:
+    ) -> Batches | PackedBatches:
         """The batches of a phase `in_rows`; `first_row`: how many rows earlier phases of the same length used.
 
         Examples in the order of the index (not `shuffle`) have a row each.
@@ -159,9 +158,7 @@ class PreparedData:
                 "static; leave them out, or run python -m train.prepare with --recipe default"
             )
 
-    def evaluation_batches(
-        self, config: PretrainConfig, phase: Phase
-    ) -> tuple[Batches | PackedBatches | MixedBatches, int] | None:
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches | PackedBatches, int] | None:
         """Batches in the order of the index, and how many to evaluate; None if nothing was held out.
 
         Their masks depend on the data and `eval_masking` alone, so that runs with other seeds or training masks have
@@ -182,6 +179,7 @@ class RandomData:
 
     tokenizer = None
     unigram_counts = None
+    passes = None
     fingerprint = digest = "random"
 
     def __init__(self, vocab_size: int, objective: str, *, twice: bool = False):
@@ -199,6 +197,12 @@ class RandomData:
 
     def examples(self, length: int) -> int:
         return 0
+
+    def padding_share(self, length: int) -> None:
+        return None
+
+    def padding(self, config: PretrainConfig, length: int) -> None:
+        return None
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
         unmasked = _unmasked(config.phases)
@@ -220,14 +224,6 @@ class RandomData:
         )
 
 
-DataSource = PreparedData | RandomData
-
-
 def _unmasked(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """The phases without masks of their own, for held-out text."""
     return tuple(phase._replace(mask=None, corruption=None) for phase in phases)
-
-
-def head_for(data: DataSource) -> str:
-    """The head to train for the data's objective: without sentence pairs a pooler would learn nothing."""
-    return "mlm" if data.objective == "none" else "pretraining"

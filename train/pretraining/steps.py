@@ -12,10 +12,10 @@ from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, replicated
 from bert_jax.training.step import abstract_state, compile_train_step
+from train.pretraining.mixture import DataSource, head_for
 from train.pretraining.objective import objective_of
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, head_for
 from train.run.step_cost import train_flops
 
 

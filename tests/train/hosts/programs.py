@@ -49,12 +49,12 @@ def keep_compiled_programs_of_every_process() -> None:
 def note_rows(kind: type) -> None:
     make = kind.batches
 
-    def batches(self: Any, config: Any, phase: Any, split: str = "train", *, first_row: int = 0, **options: Any) -> Any:
-        found = make(self, config, phase, split, first_row=first_row, **options)
+    def batches(self: Any, config: Any, phase: Any, *split: str, first_row: int = 0, **options: Any) -> Any:
+        found = make(self, config, phase, *split, first_row=first_row, **options)
         make_batch = found.batch
 
         def batch(step: int, rows: Any = None) -> Any:
-            made, noted = make_batch(step, rows), MADE.setdefault(split, {})
+            made, noted = make_batch(step, rows), MADE.setdefault(split[0] if split else "train", {})
             numbers = np.arange(phase.batch) if rows is None else np.arange(phase.batch)[rows]
             for at, number in enumerate(numbers.tolist()):
                 sum_ = zlib.crc32(b"".join(made[name][at].tobytes() for name in sorted(made)))

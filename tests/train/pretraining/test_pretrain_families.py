@@ -16,8 +16,9 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
 from tests.train.pretraining.family_runs import BATCH, FAMILIES, LENGTH, fitted, prepare_for, small_config
 from train.pretraining.fitted_model import fit_to_data
+from train.pretraining.mixture import head_for
 from train.pretraining.recipe import Phase
-from train.pretraining.source import PreparedData, RandomData, head_for
+from train.pretraining.source import PreparedData, RandomData
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
+from train.pretraining.mixture import DataSource
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.scoring.probes import files_of_task
-from train.pretraining.source import DataSource
 from train.run.adopted import place_on_mesh
 from train.run.job import ModelJob
 

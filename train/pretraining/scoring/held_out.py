@@ -16,7 +16,7 @@ from bert_jax.training.prediction import fetched
 from bert_jax.training.sharding import batch_shardings
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
+from train.pretraining.source import PreparedData, RandomData
 
 
 class HeldOutBatches:
@@ -27,7 +27,7 @@ class HeldOutBatches:
     was held out.
     """
 
-    def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
+    def __init__(self, config: PretrainConfig, data: PreparedData | RandomData, mesh: jax.sharding.Mesh, phase: Phase):
         rows = config.in_rows(phase).batch
         parts = config.parts_of(phase.length, rows, batch_pieces(mesh))
         micro = phase._replace(batch=rows // parts)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import PairSet
+from train.pretraining.mixture import DataSource
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.scoring.finetuned import FinetuneTask, read_finetuning
 from train.pretraining.scoring.minimal_pairs import read_pairs
 from train.pretraining.scoring.probes import ProbeTask, files_of_task, read_probe
-from train.pretraining.source import DataSource
 
 
 class Scoring(NamedTuple):

@@ -22,8 +22,8 @@ from bert_jax.training.many import by_run, compile_many_train_step, one_of, runs
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state
 from train.pretraining.job import PretrainingJob, exported_weights
+from train.pretraining.mixture import head_for
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import head_for
 from train.pretraining.sweep.members import SweepWords
 from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
