@@ -18,9 +18,9 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
-from bert_jax.runtime.hosts import connect
+from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.runtime.remember import remember
-from bert_jax.training.checkpoint.checkpoints import on_first_process
+from bert_jax.training.checkpoint.checkpoints import SHARED_ERRORS
 from bert_jax.training.layer_rates import layer_rates, with_rates
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.mesh_batches import MeshBatches
@@ -221,7 +221,7 @@ class FinetuningJob(ModelJob):
                     path.unlink()
             self._run.write_folder(self._run.path / "report", report_on)
 
-        on_first_process(write)
+        on_first_process(write, errors=SHARED_ERRORS)
         metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
         if evaluations and all(row.get(metric) is None for row in evaluations):
             scored = self._task.evaluations[0].path
@@ -310,7 +310,7 @@ def write_export(
 
         run.write_folder(run.export, write)
 
-    on_first_process(export)
+    on_first_process(export, errors=SHARED_ERRORS)
 
 
 def baselines_of(task: TaskData) -> dict[str, float]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text, write_json, write_whole
-from bert_jax.training.checkpoint.checkpoints import on_first_process
+from bert_jax.runtime.hosts import on_first_process
+from bert_jax.training.checkpoint.checkpoints import SHARED_ERRORS
 from bert_jax.training.many import (
     by_run,
     compile_many_predict_step,
@@ -194,7 +195,7 @@ class SweepJob(Untimed):
         def write() -> str:
             return write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline())
 
-        log.say(on_first_process(write))
+        log.say(on_first_process(write, errors=SHARED_ERRORS))
         _, winner = best_of(self._history, self._task.metric)
         curve = [{"step": at} | self._history[at]["scores"][winner] for at in sorted(self._history)]
         self._alone.write_results(self._alone.target.params, log, curve)

@@ -15,10 +15,10 @@ from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.model.start import StartConfig, draw
-from bert_jax.runtime.hosts import connect
+from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.runtime.remember import remember
 from bert_jax.training.average import averaged
-from bert_jax.training.checkpoint.checkpoints import on_first_process
+from bert_jax.training.checkpoint.checkpoints import SHARED_ERRORS
 from bert_jax.training.mesh import batch_pieces, make_mesh
 from bert_jax.training.mesh_batches import BatchSource, MeshBatches
 from bert_jax.training.optimizer import make_optimizer
@@ -281,7 +281,7 @@ class PretrainingJob(ModelJob):
 
             run.write_folder(run.export, write)
 
-        on_first_process(export)
+        on_first_process(export, errors=SHARED_ERRORS)
         log.say(f"exported to {run.export}")
         if averaged(state.opt_state) is not None:
             log.say(

@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from orbax.checkpoint import v1 as orbax
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import hosts
+from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.checkpoint.hashing import POLL_SECONDS, hash_and_sync, receive, send, stamps_of
 from bert_jax.training.checkpoint.manifest import (
     MANIFEST,
@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 # Orbax's threads log a traceback each when a save fails; the save's own error says it in one line.
 logging.getLogger("absl").addFilter(lambda record: "_SignalingThread.run() raised" not in str(record.msg))
 _ITEM = "state"
+
+SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError, OSError)
+"""For `on_first_process`: every process raises the type that process 0 raises, because programs react to the type."""
 
 
 class NonFiniteError(SaveError):
@@ -134,7 +137,7 @@ class Checkpoints:
             others = f", as do {len(non_finite) - 1} other arrays" if len(non_finite) > 1 else ""
             raise NonFiniteError(f"step {step} is not saved: {non_finite[0]} holds values that are not finite{others}")
         size = sum(leaf.nbytes for leaf in leaves.values())
-        on_first_process(lambda: self._directory.make_room(step, size))
+        on_first_process(lambda: self._directory.make_room(step, size), errors=SHARED_ERRORS)
         tree: Any = unflatten(leaves)
         try:
             with self._orbax_options():
@@ -200,7 +203,7 @@ class Checkpoints:
                 if later > step:
                     self._directory.delete(later)
 
-        on_first_process(delete)
+        on_first_process(delete, errors=SHARED_ERRORS)
 
     def steps(self) -> list[int]:
         """The numbers of the steps that have a manifest, ascending. It does not verify them."""
@@ -240,7 +243,8 @@ class Checkpoints:
         chosen = on_first_process(
             lambda: self._directory.choose(
                 step, lambda manifest: differences(manifest.tree, types, partial=partial), extra=extra
-            )
+            ),
+            errors=SHARED_ERRORS,
         )
         restored = self._load(chosen, {path: _abstract(leaf) for path, leaf in wanted.items()})
         arrays = flatten(restored.state)
@@ -271,7 +275,7 @@ class Checkpoints:
         def misfits(manifest: Manifest) -> list[str]:
             return [] if wanted(manifest) else [f"{part}: not in the checkpoint"]
 
-        chosen = on_first_process(lambda: self._directory.choose(step, misfits))
+        chosen = on_first_process(lambda: self._directory.choose(step, misfits), errors=SHARED_ERRORS)
         return self._load(chosen, dict.fromkeys(wanted(self.manifest(chosen)), np.ndarray))
 
     def _load(self, step: int, targets: Mapping[str, Any]) -> Restored:
@@ -383,12 +387,3 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metadata of a checkpoint must be JSON: {error}") from error
-
-
-# Every process raises the error type that process 0 raises, because programs react to the type.
-_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError, OSError)
-
-
-def on_first_process(decide: Callable[[], Any]) -> Any:
-    """`bert_jax.runtime.hosts.on_first_process`, with the errors of checkpoints."""
-    return hosts.on_first_process(decide, errors=_SHARED_ERRORS)
