@@ -34,11 +34,12 @@ MAY_IMPORT = {
     "inference": LEAVES | {"runtime", "model", "data", "formats", "training", "inference"},
     "cli": LEAVES | {"runtime", "model", "data", "formats", "training", "inference", "surgery", "evaluation", "cli"},
 }
-# Files that need more than their package: what turns a folder into JAX arrays, what runs a model to score it, and a
-# tokenizer's `from_pretrained`.
+# Files that need more than their package: what turns a folder into JAX arrays, what runs a model to score it, what
+# changes a folder, and a tokenizer's `from_pretrained`.
 EXCEPTIONS = {
     "formats/load.py": {"model", "training"},
     "evaluation/blimp.py": {"inference", "formats"},
+    "surgery/edit.py": {"formats"},
     "data/tokenizer/tokenizer.py": {"formats"},  # from_pretrained, when it is called
 }
 NUMPY_ONLY = (

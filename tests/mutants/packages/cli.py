@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 STREAMING = "bert_jax/cli/streaming.py"
 ANSWER = "bert_jax/cli/verbs/answer.py"
 CLASSIFY = "bert_jax/cli/verbs/classify.py"
-EDIT = "bert_jax/cli/verbs/edit.py"
+EDIT = "bert_jax/surgery/edit.py"
 OF_COMMANDS = "tests/cli/test_commands.py"
 OF_TASKS = "tests/cli/test_task_commands.py"
 OF_TEXTS = "tests/cli/test_texts.py"

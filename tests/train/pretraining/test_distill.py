@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bert_jax
-from bert_jax.cli.verbs.edit import edit
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import BertForMaskedLM
+from bert_jax.surgery.edit import edit
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
