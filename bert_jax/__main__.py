@@ -77,7 +77,7 @@ def version_line() -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a verb, let its errors propagate, and return the exit code.
+    """Runs a verb, lets its errors propagate, and returns the exit code.
 
     Raises:
         UserError: the words are wrong, or what the verb raises.
@@ -121,7 +121,7 @@ def _refuse(name: str, known: Sequence[str]) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; return 0 = done, 2 = user's mistake or a full disk (one line), 130 = Ctrl-C, 141 = closed pipe."""
+    """Runs a verb; returns 0 = done, 2 = user's mistake or a full disk (one line), 130 = Ctrl-C, 141 = closed pipe."""
     if sys.stdout is None:
         sys.stdout = _without_reader()
     write_utf8()

@@ -216,7 +216,7 @@ class BertConfig(ShownConfig):
 
     @classmethod
     def from_json(cls, source: dict[str, Any] | str | PathLike[str]) -> Self:
-        """Read a Hugging Face `config.json`, or Google's `bert_config.json` or `albert_config.json`.
+        """Reads a Hugging Face `config.json`, or Google's `bert_config.json` or `albert_config.json`.
 
         Keys that the model does not use (`architectures`, `pooler_fc_size` ...) are ignored; for absent keys the
         defaults of the family's class in transformers apply. `dtype` in such a file is the type of the stored weights

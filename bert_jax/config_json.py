@@ -89,7 +89,7 @@ _REFUSED = ("per_layer_config", "quantization_config")
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a parsed config.json to arguments of `BertConfig`, with the defaults of its class for absent keys.
+    """Converts a parsed config.json to arguments of `BertConfig`, with the defaults of its class for absent keys.
 
     The names of `BertConfig`'s own fields are accepted too, because the config.json of a run has them. Keys that the
     model does not use are ignored.

@@ -71,7 +71,7 @@ def refuse(error: UserError) -> None:
 
 
 def errors_in_place(read: Callable[[Wrong], Iterable[Row]]) -> Iterator[Row | UserError]:
-    """Yield a reader's rows, with the error of each bad row in its place.
+    """Yields a reader's rows, with the error of each bad row in its place.
 
     Args:
         read: called with a `Wrong`, returns the reader.

@@ -49,7 +49,7 @@ def open_graph(
     prompt: str = "",
     width: int | None = None,
 ) -> LoadedGraph:
-    """Load an ONNX file; `pooling` as in a sentence-transformers folder: for cosines, lengths do not matter."""
+    """Loads an ONNX file; `pooling` as in a sentence-transformers folder: for cosines, lengths do not matter."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -33,7 +33,7 @@ PROBABILITIES_SITE, OUTPUT_SITE = 0, 1
 
 
 def padding_mask(attention_mask: Array | None) -> Array | None:
-    """Convert a user's mask (1 = a token, 0 = padding) to a boolean mask that broadcasts to the scores.
+    """Converts a user's mask (1 = a token, 0 = padding) to a boolean mask that broadcasts to the scores.
 
     Args:
         attention_mask: 0/1 or boolean, [B, M] (which keys are tokens) or [B, L, M] (which keys each query attends to);

@@ -365,7 +365,7 @@ def _all_of(values: Iterable[Any]) -> tuple[Any, ...] | None:
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """Stack `{"layer_0": tree, "layer_1": tree, …}` to one tree whose arrays have a leading axis N, to scan or vmap."""
+    """Stacks `{"layer_0": tree, "layer_1": tree, …}` to one tree of arrays with a leading axis N, to scan or vmap."""
     count = sum(name.startswith("layer_") for name in encoder_params)
     if not count:
         raise UserError(f"expected the subtree of the layers, layer_0 and so on; found {', '.join(encoder_params)}")

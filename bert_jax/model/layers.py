@@ -117,7 +117,7 @@ def weight_init(config: BertConfig) -> Callable[..., Array]:
 
 
 def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
-    """Normalise the last axis with float32 statistics and the biased variance, then scale and shift.
+    """Normalises the last axis with float32 statistics and the biased variance, then scales and shifts.
 
     It takes two passes: E[x²] - E[x]² loses precision if the mean is large compared with the standard deviation, and
     BERT's eps of 1e-12 is too small to hide that.
@@ -149,7 +149,7 @@ class LayerNorm(nn.Module):
 
 
 def key_words(key: Array) -> Array:
-    """Mix all words of a JAX key, typed or raw, into the two words uint32 [2] that dropout uses."""
+    """Mixes all words of a JAX key, typed or raw, into the two words uint32 [2] that dropout uses."""
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     mixed = jnp.array([0x9E3779B9, 0x85EBCA6B], jnp.uint32)
     for word in jax.random.key_data(key) if typed else key:
@@ -204,7 +204,7 @@ def numbered_rows(rows: Array | None) -> Generator[None]:
 
 
 def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Array:
-    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate).
+    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate).
 
     Args:
         x: [B, ...] of any float type.

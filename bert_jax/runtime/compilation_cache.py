@@ -18,7 +18,7 @@ _THRESHOLDS = {  # name -> (JAX's default, the value that keeps every program)
 
 
 def keep_compiled_programs() -> None:
-    """Set JAX's cache to a folder for this jaxlib and this CPU, so that a second start compiles nothing again.
+    """Sets JAX's cache to a folder for this jaxlib and this CPU, so that a second start compiles nothing again.
 
     JAX options that the user has set, in the environment or with `jax.config.update`, stay as they are:
     `jax_compilation_cache_dir` (then this function does nothing), `jax_enable_compilation_cache`, and the minimum size
@@ -74,7 +74,7 @@ def _cpu() -> str:
 
 
 def remove_damaged(folder: Path) -> None:
-    """Delete entries that are truncated, or have changed since this function first saw them, so that JAX rewrites them.
+    """Deletes entries that are truncated, or have changed since this function first saw them: JAX then rewrites them.
 
     JAX compiles the program of an unreadable entry again at every start and does not replace the entry. It does not
     verify readable entries if it compresses with zstandard.

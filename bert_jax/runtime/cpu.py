@@ -29,7 +29,7 @@ def check_address_space() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Make malloc keep freed memory and use a single arena; return whether it was set.
+    """Makes malloc keep freed memory and use a single arena; returns whether it was set.
 
     XLA's CPU runtime allocates its temporaries in every step; by default malloc maps each large one, the kernel faults
     in its pages one by one, and malloc unmaps it. With this setting the process never gives memory back. Call it before
@@ -46,7 +46,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_free_memory() -> None:
-    """Let the system have what malloc keeps and nobody uses at the moment.
+    """Lets the system have what malloc keeps and nobody uses at the moment.
 
     Where other programs keep the cores busy, malloc does not use all of it again. Four steps of BERT-mini (64 x 128,
     two busy cores with AVX2) took 2.5 to 5.5 GB, and 1.7 with malloc as it comes; with this after steps 1, 2 and 4 they
@@ -88,7 +88,7 @@ _POOL = "tf_XLAEigen"  # prefix of the names that Linux shows for the compute th
 
 
 def use_all_cores() -> bool:
-    """Make each core a device, and malloc keep freed memory; return whether there are several devices.
+    """Makes each core a device, and malloc keep freed memory; returns whether there are several devices.
 
     The inference engine then gives each core its own rows. A single device also splits its products over the cores, but
     on two cores that reaches only two thirds of the speed (benchmarks/inference.py). Use it for inference only: in
@@ -115,7 +115,7 @@ def use_all_cores() -> bool:
 
 
 def pin_threads() -> int:
-    """Pin each of XLA's compute threads to its own core, as onnxruntime does; return the number of pinned threads.
+    """Pins each of XLA's compute threads to its own core, as onnxruntime does; returns the number of pinned threads.
 
     After a pause Linux wakes the threads on the same core, and a request with a single row ends before Linux
     distributes them again: such requests took up to 1.5 times as long. Call it after JAX has started.

@@ -12,7 +12,7 @@ MOST = 8
 
 
 def remember(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a pure function: it returns the same object again for equal arguments, given in the same way.
+    """Decorates a pure function: it returns the same object again for equal arguments, given in the same way.
 
     `jax.jit` traces each function object once, so what makes such functions must not make them twice. Where an argument
     has no hash (an array, a tracer, a list) nothing is remembered, and `functools.lru_cache` would raise. The last

@@ -15,7 +15,7 @@ WAYS = ("tile", "interpolate")
 def extend_positions(
     config: BertConfig, params: Mapping[str, Any], length: int, *, how: str = "tile"
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Make a model accept inputs of `length` positions. Afterwards, train it further on long inputs.
+    """Makes a model accept inputs of `length` positions. Afterwards, train it further on long inputs.
 
     Args:
         config: the config of `params`.

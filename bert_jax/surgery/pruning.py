@@ -14,7 +14,7 @@ from bert_jax.tree import encoder_of, with_encoder
 def prune_heads(
     config: BertConfig, params: Mapping[str, Any], heads: Mapping[int, Iterable[int]]
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Remove heads from self-attention (https://arxiv.org/abs/1905.10650), as transformers 4's `prune_heads` does.
+    """Removes heads from self-attention (https://arxiv.org/abs/1905.10650), as transformers 4's `prune_heads` does.
 
     The outputs equal those of the full model with the heads' entries of `head_mask` at 0, but the products are
     smaller. The size of a head and the bias of the output projection do not change. Cross-attention keeps its heads.
@@ -85,7 +85,7 @@ def _checked(config: BertConfig, layer: int, numbers: Iterable[int]) -> list[int
 def keep_layers(
     config: BertConfig, params: Mapping[str, Any], layers: Sequence[int]
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Keep these layers, in this order, and drop the others.
+    """Keeps these layers, in this order, and drops the others.
 
     Args:
         config: the config of `params`. In ALBERT, whose layers share parameters, only the number of times that they
@@ -124,7 +124,7 @@ PUBLISHED_STUDENT = (0, 2, 4, 7, 9, 11)
 def distilbert_student(
     config: BertConfig, params: Mapping[str, Any], layers: Sequence[int] = PUBLISHED_STUDENT
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Initialise a DistilBERT with layers of a BERT, as in https://arxiv.org/abs/1910.01108, section 3.
+    """Initialises a DistilBERT with layers of a BERT, as in https://arxiv.org/abs/1910.01108, section 3.
 
     The default layers are those of the published students. DistilBERT has no token types and no pooler. So the
     embedding of token type 0, the type of all tokens of a single text, is added to the position table: with all layers

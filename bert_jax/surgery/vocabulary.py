@@ -16,7 +16,7 @@ STARTS = ("mean", "pieces")
 def set_token_rows(
     config: BertConfig, params: Mapping[str, Any], sources: Mapping[int, Sequence[int] | None]
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Set tokens' rows to means of other tokens' rows; ids past the end of the table extend it.
+    """Sets tokens' rows to means of other tokens' rows; ids past the end of the table extend it.
 
     This changes the token table, the masked-LM head's bias, and its decoder table if that is not tied.
 
@@ -73,7 +73,7 @@ def add_words(
     into_unused: bool = False,
     initial: str = "mean",
 ) -> tuple[BertConfig, dict[str, Any], Tokenizer, dict[str, int]]:
-    """Add words as tokens to a model: to its tokenizer, config and parameters together.
+    """Adds words as tokens to a model: to its tokenizer, config and parameters together.
 
     Args:
         config, params: as for `set_token_rows`.

@@ -165,7 +165,7 @@ def cosine_distance(x: Array, y: Array) -> Array:
 
 
 def check_teacher(student: BertConfig, teacher: BertConfig, config: DistillationConfig, *, length: int) -> None:
-    """Raise UserError if the teacher's vocabulary or width does not match, or if `length` is too long for it."""
+    """Raises UserError if the teacher's vocabulary or width does not match, or if `length` is too long for it."""
     if teacher.vocab_size != student.vocab_size:
         raise UserError(
             f"teacher: it has {teacher.vocab_size} tokens and the student {student.vocab_size}; both need the same "

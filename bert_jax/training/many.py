@@ -46,7 +46,7 @@ def runs_mesh(runs: int) -> Mesh:
 
 
 def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:
-    """Stack trees of equal shapes into one, whose leaves [R, ...] are sharded over the mesh by run."""
+    """Stacks trees of equal shapes into one, whose leaves [R, ...] are sharded over the mesh by run."""
     return jax.tree.map(lambda *leaves: by_run(lambda run: np.asarray(leaves[run]), len(trees), mesh), *trees)
 
 
@@ -95,7 +95,7 @@ def compile_many_train_step(
     factors: Sequence[tuple[int, float]] = (),
     with_numbers: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Compile `train_step`, mapped over all runs with `jax.vmap`.
+    """Compiles `train_step`, mapped over all runs with `jax.vmap`.
 
     If any new parameter or optimizer state of a run is not finite, that run keeps its old ones, and the step counts as
     skipped. (All runs are saved together, and a state with a NaN cannot be saved.)
@@ -158,7 +158,7 @@ def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainSt
 
 @remember
 def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
-    """Compile `predict_step` of all runs on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
+    """Compiles `predict_step` of all runs on one batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
 
     def one(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
         return predict_step(params, batch, model=model, objective=objective)

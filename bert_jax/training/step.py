@@ -71,7 +71,7 @@ def init_state(
     mesh: Mesh | None = None,
     draw: Callable[[Array, nn.Module], Any] | None = None,
 ) -> TrainState:
-    """Initialise a state. On a mesh each device initialises only its own pieces, never whole arrays.
+    """Initialises a state. On a mesh each device initialises only its own pieces, never whole arrays.
 
     The random numbers do not depend on the mesh. Raises UserError if a size does not divide (see `sharding`).
 
@@ -237,7 +237,7 @@ def _gradients(
 
 
 def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
-    """Apply the model to the inputs of a batch, packed or not. DistilBERT, which has no token types, ignores them."""
+    """Applies the model to the inputs of a batch, packed or not. DistilBERT, which has no token types, ignores them."""
     mask = batch["attention_mask"]
     if "sequence_ids" in batch:
         packed = packed_inputs(model.config, batch["input_ids"], batch["sequence_ids"], batch["position_ids"])

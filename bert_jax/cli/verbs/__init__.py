@@ -43,7 +43,7 @@ FILES = {verb: file for verbs in GROUPS.values() for verb, file in verbs.items()
 
 
 def verb_of(name: str) -> Verb:
-    """Import a verb's file and return the verb."""
+    """Imports a verb's file and returns the verb."""
     name = ALIASES.get(name, name)
     return import_module(f"bert_jax.cli.verbs.{FILES[name]}").VERBS[name]
 
