@@ -21,7 +21,7 @@ The Flax modules were named after the torch modules, so paths agree except for t
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -185,14 +185,14 @@ class FlaxMsgpack(Stored):
     def __init__(self, path: str | os.PathLike[str]):
         self._bytes = FileBytes(path)
         self.path, self.metadata = self._bytes.path, {}
-        self._leaves: dict[str, _Leaf] = {}
+        self._entries: dict[str, _Leaf] = {}
         try:
             tree = read_value(self._bytes, 0, self._bytes.size)
             if not isinstance(tree, dict):
                 found = "bytes" if isinstance(tree, Octets) else f"a {type(tree).__name__}"
                 raise UserError(f"{self.path}: not a msgpack file of arrays: expected a map, found {found}")
             self._flatten(tree, "")
-            if not self._leaves:
+            if not self._entries:
                 raise UserError(f"{self.path}: contains no arrays")
         except BaseException:
             self.close()
@@ -201,22 +201,16 @@ class FlaxMsgpack(Stored):
     def _flatten(self, tree: Mapping[str, Any], prefix: str) -> None:
         for key, value in tree.items():
             name = f"{prefix}{key}"
-            if len(name) > _LONGEST_NAME or name in self._leaves:
+            if len(name) > _LONGEST_NAME or name in self._entries:
                 raise UserError(f"{self.path}: the name {quoted(name)} is too long, or two arrays have it")
             if isinstance(value, dict) and _CHUNKED not in value:
                 self._flatten(value, f"{name}/")
             else:
-                self._leaves[name] = _leaf(self._bytes, f"{self.path}: {quoted(name)}", value)
-
-    def __len__(self) -> int:
-        return len(self._leaves)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._leaves)
+                self._entries[name] = _leaf(self._bytes, f"{self.path}: {quoted(name)}", value)
 
     def __getitem__(self, key: str) -> np.ndarray:
         """The array, C-contiguous, in the file's dtype and this machine's byte order."""
-        leaf = self._leaves[key]
+        leaf = self._entries[key]
         if len(leaf.pieces) == 1:
             start, count = leaf.pieces[0]
             return self._bytes.array(start, leaf.dtype, count).reshape(leaf.shape)
@@ -227,10 +221,10 @@ class FlaxMsgpack(Stored):
         return elements.reshape(leaf.shape)
 
     def shape(self, key: str) -> tuple[int, ...]:
-        return self._leaves[key].shape
+        return self._entries[key].shape
 
     def dtype(self, key: str) -> str:
-        return self._leaves[key].dtype
+        return self._entries[key].dtype
 
     def close(self) -> None:
         self._bytes.close()

@@ -12,7 +12,7 @@ import math
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,12 +164,6 @@ class TensorFile(Stored):
 
     def close(self) -> None:
         self._bytes.close()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
 
     def __getitem__(self, key: str) -> np.ndarray:
         """The array: C-contiguous, in the file's dtype."""

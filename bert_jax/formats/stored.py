@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -139,9 +139,16 @@ class Stored(Mapping[str, np.ndarray]):
 
     path: Path
     metadata: dict[str, str]
+    _entries: Mapping[str, Any]  # by name: where the array is, or what it is
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
     def __contains__(self, key: object) -> bool:  # that of Mapping would read the array
-        return any(key == name for name in self)
+        return key in self._entries
 
     def shape(self, key: str) -> tuple[int, ...]:
         """The shape, found without reading the array."""
@@ -193,34 +200,28 @@ class Renamed(Stored):
     """
 
     def __init__(self, inner: Stored, names: Mapping[str, Native]):
-        self._inner, self._names = inner, names
+        self._inner, self._entries = inner, names
         self.path, self.metadata = inner.path, inner.metadata
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
     def __getitem__(self, key: str) -> np.ndarray:
-        native = self._names[key]
+        native = self._entries[key]
         array = self._inner[native.name]
         return array.T if native.transposed else array
 
     def shape(self, key: str) -> tuple[int, ...]:
-        native = self._names[key]
+        native = self._entries[key]
         shape = self._inner.shape(native.name)
         return shape[::-1] if native.transposed else shape
 
     def dtype(self, key: str) -> str:
-        return self._inner.dtype(self._names[key].name)
+        return self._inner.dtype(self._entries[key].name)
 
     def transposed(self, key: str) -> bool:
-        native = self._names[key]
+        native = self._entries[key]
         return native.transposed != self._inner.transposed(native.name)
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        native = self._names[key]
+        native = self._entries[key]
         self._inner.copy_to(native.name, out.T if native.transposed else out)
 
     def verify(self) -> bool | None:
@@ -238,23 +239,17 @@ class InMemory(Stored):
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
-        self._arrays = arrays
+        self._entries = arrays
         self.path, self.metadata = Path("(memory)"), {}
 
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
     def __getitem__(self, key: str) -> np.ndarray:
-        return self._arrays[key]
+        return self._entries[key]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        return self._arrays[key].shape
+        return self._entries[key].shape
 
     def dtype(self, key: str) -> str:
-        return self._arrays[key].dtype.name
+        return self._entries[key].dtype.name
 
 
 _ROWS = 16  # a cache line holds 16 float32 numbers, so each line is written once

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -46,39 +46,33 @@ class Sharded(Stored):
                 if not (index.parent / name).is_file():
                     raise FileNotFoundError(f"{index.parent}: contains no {name}, which {index.name} lists")
                 self._shards[name] = open_shard(index.parent / name)
-            self._homes: dict[str, Stored] = {}
+            self._entries: dict[str, Stored] = {}
             for name, shard in self._shards.items():
                 for key in shard:
-                    if key in self._homes:
+                    if key in self._entries:
                         raise UserError(
-                            f"{index.parent}: {quoted(key)} is in both {self._homes[key].path.name} and {name}"
+                            f"{index.parent}: {quoted(key)} is in both {self._entries[key].path.name} and {name}"
                         )
-                    self._homes[key] = shard
+                    self._entries[key] = shard
             for key, name in places.items():
-                if self._homes.get(key) is not self._shards[name]:
+                if self._entries.get(key) is not self._shards[name]:
                     raise UserError(f"{index}: says that {quoted(key)} is in {name}, which has no such tensor")
         except BaseException:
             self.close()
             raise
         self.metadata = next(iter(self._shards.values())).metadata
 
-    def __len__(self) -> int:
-        return len(self._homes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
-
     def __getitem__(self, key: str) -> np.ndarray:
-        return self._homes[key][key]
+        return self._entries[key][key]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        return self._homes[key].shape(key)
+        return self._entries[key].shape(key)
 
     def dtype(self, key: str) -> str:
-        return self._homes[key].dtype(key)
+        return self._entries[key].dtype(key)
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        self._homes[key].copy_to(key, out)
+        self._entries[key].copy_to(key, out)
 
     def verify(self) -> bool | None:
         found = [shard.verify() for shard in self._shards.values()]

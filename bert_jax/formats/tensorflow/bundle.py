@@ -11,7 +11,7 @@ them. Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}, python
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -179,15 +179,6 @@ class Tf1Checkpoint(Stored):
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
 
     def __getitem__(self, key: str) -> np.ndarray:
         """The array, C-contiguous, in the file's dtype and this machine's byte order.

@@ -64,26 +64,17 @@ class ModelGardenEncoder(Stored):
     """The variables of a Model Garden encoder under TF1's names and with TF1's shapes; made by `open_object_graph`."""
 
     def __init__(self, inner: Tf1Checkpoint, keys: dict[str, str]):
-        self._inner, self._keys = inner, keys
+        self._inner, self._entries = inner, keys
         self.path, self.metadata = inner.path, inner.metadata
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
     def __getitem__(self, key: str) -> np.ndarray:
-        return self._inner[self._keys[key]].reshape(self.shape(key))
+        return self._inner[self._entries[key]].reshape(self.shape(key))
 
     def shape(self, key: str) -> tuple[int, ...]:
-        return _without_heads(key, self._inner.shape(self._keys[key]))
+        return _without_heads(key, self._inner.shape(self._entries[key]))
 
     def dtype(self, key: str) -> str:
-        return self._inner.dtype(self._keys[key])
+        return self._inner.dtype(self._entries[key])
 
     def verify(self) -> bool | None:
         return self._inner.verify()

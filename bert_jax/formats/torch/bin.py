@@ -14,7 +14,6 @@ import io
 import os
 import struct
 import zipfile
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -56,8 +55,8 @@ class TorchBin(Stored):
         self.path, self.metadata = self._bytes.path, {}
         try:
             self._contents = _open(self._bytes)
-            self._tensors = _find_tensors(self._contents.value, str(self.path))
-            for name, tensor in self._tensors.items():
+            self._entries = _find_tensors(self._contents.value, str(self.path))
+            for name, tensor in self._entries.items():
                 if tensor.nbytes > max(self._bytes.size, 1 << 20):  # an expanded view of a few elements
                     what = f"{quoted(name)} of shape {tensor.shape}"
                     raise UserError(f"{self.path}: {what} is larger than the whole file")
@@ -65,15 +64,9 @@ class TorchBin(Stored):
             self.close()
             raise
 
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
     def __getitem__(self, key: str) -> np.ndarray:
         """The array, C-contiguous, in the file's dtype and this machine's byte order."""
-        tensor = self._tensors[key]
+        tensor = self._entries[key]
         itemsize = np.dtype(tensor.dtype).itemsize
         start = self._contents.starts[tensor.storage.key]
         start += tensor.storage.first * np.dtype(tensor.storage.dtype).itemsize + tensor.offset * itemsize
@@ -87,10 +80,10 @@ class TorchBin(Stored):
         return np.array(view, order="C")
 
     def shape(self, key: str) -> tuple[int, ...]:
-        return self._tensors[key].shape
+        return self._entries[key].shape
 
     def dtype(self, key: str) -> str:
-        return self._tensors[key].dtype
+        return self._entries[key].dtype
 
     def verify(self) -> bool | None:
         """Whether the bytes match the CRC-32s in the zip; None if it records none, or if the file is not a zip."""
