@@ -109,7 +109,7 @@ class Evidence:
         self.is_pretraining = "phases" in self.config
         self._ends = next((row["ends"] for row in reversed(rows) if row["kind"] == "decay"), None)
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The last step with metrics."""
         return max((row["step"] for row in (*self.train, *self.evaluations)), default=0)
@@ -131,7 +131,7 @@ class Evidence:
         steps = sum(steps for _, _, steps, *_ in self.config["phases"])
         return steps if self._ends is None else min(steps, self._ends)
 
-    @property
+    @cached_property
     def phase_start(self) -> int:
         """The first step of the phase that the run is in: a longer length or a larger batch has a loss of its own."""
         start = 0

@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_file, refuse_special, write_whole
+from bert_jax.files import is_remote, read_file, refuse_special, with_shared_names, write_whole
 from train.run.log.outlet import GrowingFile
 
 
@@ -44,7 +44,7 @@ class MetricsFile:
         if written is None or hashlib.sha256(content[:size]).hexdigest() != written["sha256"]:
             content, self.problem = _repaired(path, content, step, whole=written is None)
             size = len(content)
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in content[:size].splitlines()]
+        self.rows = [with_shared_names(json.loads(line)) for line in content[:size].splitlines()]
         self._file = GrowingFile(path, say, size=size)
         self._sum, self._bytes = hashlib.sha256(content[:size]), size
 

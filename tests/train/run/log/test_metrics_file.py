@@ -8,6 +8,7 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.formats.training_record import read_metrics
 from train.run.log import outlet
 from train.run.log.metrics_file import MetricsFile
 from train.run.log.outlet import GrowingFile
@@ -42,6 +43,15 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint_byte_for_byte_and_drops_
         path.write_bytes(kept + later)
         metrics = continued(path, 4, written)
         assert (metrics.rows, metrics.problem, path.read_bytes()) == (rows(2, 4), None, kept)
+
+
+def test_rows_that_were_read_share_the_memory_of_their_names(tmp_path: Path):
+    """A row has some twenty: of a million rows they took two gigabytes."""
+    path = tmp_path / "metrics.jsonl"
+    written = saved_at(path, 2, 4)
+    for found in (continued(path, 4, written).rows, read_metrics(path)):
+        first, last = map(list, found)
+        assert first == last and all(one is other for one, other in zip(first, last, strict=True))
 
 
 def test_a_run_without_checkpoints_makes_its_rows_again(tmp_path: Path):
