@@ -2,6 +2,7 @@
 
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -253,11 +254,13 @@ class TokenClassification(TaskModel):
             return spans
         ids, _, places = self.tokenizer.encode_flat_with_offsets([text])
         for id, (begin, end) in zip(ids.tolist(), places.tolist(), strict=True):
-            cut = [span for span in spans if span[0] < end and begin < span[1]]
-            if id in self._added_ids and len(cut) > 1:
-                pieces = [(cut[0][0], begin), (begin, end), (end, cut[-1][1])]
-                at = spans.index(cut[0])
-                spans[at : at + len(cut)] = [(first, last) for first, last in pieces if first < last]
+            if id not in self._added_ids:
+                continue
+            at = bisect_right(spans, begin, key=lambda span: span[1])
+            after = bisect_left(spans, end, key=lambda span: span[0])
+            if after - at > 1:
+                pieces = [(spans[at][0], begin), (begin, end), (end, spans[after - 1][1])]
+                spans[at:after] = [(first, last) for first, last in pieces if first < last]
         return spans
 
     def _encode_words(
