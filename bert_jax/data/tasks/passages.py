@@ -85,8 +85,7 @@ def _question(qa: dict[str, Any], context: str, path: Path) -> PassageQuestion:
     return PassageQuestion(id, qa["question"], context, answers, bool(qa.get("is_impossible", False)))
 
 
-_AT_ONCE = 256  # texts, which are padded to the longest of them
-_UNLIMITED = 10**9
+_AT_ONCE = 256  # texts
 
 
 class Passages(NamedTuple):
@@ -196,14 +195,12 @@ def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | Non
 def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Text -> ids [T] and offsets [T, 2], without special tokens; a repeated text is encoded once."""
     found = {}
-    options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
     distinct = list(dict.fromkeys(texts))
     for begin in range(0, len(distinct), _AT_ONCE):
         some = distinct[begin : begin + _AT_ONCE]
-        rows = tokenizer(some, padding="longest", max_length=_UNLIMITED, **options)
-        lengths = rows["attention_mask"].sum(axis=1)
-        for text, ids, offsets, length in zip(some, rows["input_ids"], rows["offset_mapping"], lengths, strict=True):
-            found[text] = ids[:length].copy(), offsets[:length].copy()
+        ids, lengths, offsets = tokenizer.encode_flat_with_offsets(some)
+        ends = np.cumsum(lengths)[:-1]
+        found |= zip(some, zip(np.split(ids, ends), np.split(offsets, ends), strict=True), strict=True)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,18 @@ def test_no_legal_slice_is_no_answer(passages):
     start = np.where(passages.in_passage, -1.0, 1.0)
     (first, *_) = best_answers(passages, start, start, CONTEXTS, n_best=2)
     assert first.candidates == () and first.text() == "" and first.no_answer_score == np.inf
+
+
+def test_a_long_passage_takes_no_memory_for_the_short_ones_beside_it(tokenizer):
+    """All were padded to the longest: a book of a million tokens among 255 questions took over six gigabytes."""
+    contexts = ["hello " * 20_000, *(f"hello {number}" for number in range(255))]
+    tracemalloc.start()
+    try:
+        encode_passages(tokenizer, ["hello"] * len(contexts), contexts)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50 << 20
 
 
 def test_a_question_that_leaves_no_room_is_one_line(tokenizer):
