@@ -19,9 +19,15 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # but for the files marked `optimized`
-# Compiling takes half the time without these. JAX 0.12 has lost the first, and XLA aborts at a flag that it does not know.
-SLOW_TO_COMPILE = ("xla_cpu_use_fusion_emitters", "xla_cpu_enable_concurrency_optimized_scheduler")
-FLAGS = " ".join(f"--{name}=false" for name in SLOW_TO_COMPILE) if jaxlib.version.__version_info__ < (0, 11) else ""
+# What users compile with, and what takes half the time: neither of two passes, and one module of LLVM a program, not 32.
+# JAX 0.12 has lost the first flag, and XLA aborts at a flag that it does not know.
+SLOW_TO_COMPILE = {
+    "xla_cpu_use_fusion_emitters": (True, "false"),
+    "xla_cpu_enable_concurrency_optimized_scheduler": (True, "false"),
+    "xla_cpu_parallel_codegen_split_count": (32, "1"),
+}
+FAST = " ".join(f"--{name}={fast}" for name, (_, fast) in SLOW_TO_COMPILE.items())
+FLAGS = FAST if jaxlib.version.__version_info__ < (0, 11) else ""
 os.environ.setdefault("XLA_FLAGS", FLAGS)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
 os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipelines take bfloat16 by themselves
@@ -153,13 +159,13 @@ def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def compile_as_users_do(patch: pytest.MonkeyPatch) -> None:
-    """Compiles with `SLOW_TO_COMPILE`, whatever this process's flags say."""
+    """Compiles with users' values of `SLOW_TO_COMPILE`, whatever this process's flags say."""
     from jax._src import compiler
 
     options_of = compiler.get_compile_options
 
     def options(*args: Any, env_options_overrides: dict[str, Any] | None = None, **others: Any) -> Any:
-        overrides = dict.fromkeys(SLOW_TO_COMPILE, True) | (env_options_overrides or {})
+        overrides = {name: users for name, (users, _) in SLOW_TO_COMPILE.items()} | (env_options_overrides or {})
         return options_of(*args, env_options_overrides=overrides, **others)
 
     patch.setattr(compiler, "get_compile_options", options)
