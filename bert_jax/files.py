@@ -37,12 +37,12 @@ _PACKAGES = {"s3": ("s3fs", "s3")}
 
 
 def refuse_special(path: "Path | epath.Path", *, follow: bool = True) -> None:
-    """Raise UserError if a local path is there and is not a file: opening a pipe or a device can wait for ever.
+    """Raises UserError if a local path is there and is not a file: opening a pipe or a device can wait for ever.
 
     Args:
         path: need not exist.
-        follow: a symbolic link to a file counts as a file; False: refuse it, because a file that is written through a
-            link may be somebody else's.
+        follow: whether a symbolic link to a file counts as one; a file that is written through a link may be somebody
+            else's.
     """
     try:
         mode = os.stat(path, follow_symlinks=follow).st_mode
@@ -58,7 +58,7 @@ def _kind_of(mode: int) -> str:
 
 
 def open_file(path: "Path | epath.Path") -> BinaryIO:
-    """Open a file for reading. It never waits: a named pipe, a device, a socket or a folder in its place is an error.
+    """Opens a file for reading. It never waits: a named pipe, a device, a socket or a folder in its place is an error.
 
     Raises:
         OSError: the file cannot be read, or is not one; `strerror` says so.
@@ -82,16 +82,16 @@ def read_file(path: "Path | epath.Path", most: int = -1) -> bytes:
 
 
 def refuse_pointer(path: "Path | epath.Path", head: bytes) -> None:
-    """Raise UserError if a file that begins with `head` is the pointer that Git LFS leaves in place of a file."""
+    """Raises UserError if a file that begins with `head` is the pointer that Git LFS leaves in place of a file."""
     if head.startswith(b"version https://git-lfs"):
         raise UserError(f"{path}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
-    """Parse a JSON text in UTF-8 of at most `LARGEST_JSON` bytes, `DEEPEST_JSON` levels and `MOST_JSON_PARTS` parts.
+    """Parses a JSON text of at most `LARGEST_JSON` bytes, `DEEPEST_JSON` levels and `MOST_JSON_PARTS` parts.
 
     Args:
-        text: one JSON value.
+        text: one JSON value; bytes are UTF-8.
         where: the file, or file and line, that the error names.
         hint: advice that the error ends with.
 
@@ -119,7 +119,7 @@ def _check_size(size: int) -> None:
 
 
 def _check_nesting(value: Any) -> None:
-    """Raise RecursionError if lists and objects are in each other more than `DEEPEST_JSON` deep."""
+    """Raises RecursionError if lists and objects are in each other more than `DEEPEST_JSON` deep."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST_JSON):
         parts = (part for whole in level for part in (whole.values() if isinstance(whole, dict) else whole))
@@ -130,21 +130,22 @@ def _check_nesting(value: Any) -> None:
 
 
 def read_json(path: "Path | epath.Path", hint: str = "") -> Any:
-    """Read a JSON file.
+    """The value in a JSON file.
 
     Raises:
         OSError: the file cannot be read.
-        UserError: the file is not JSON, or exceeds the bounds of `parse_json`; the message ends with `hint`.
+        UserError: the file is not JSON, or exceeds the bounds of `parse_json`; the message ends with `hint`. Or it is
+            the pointer of Git LFS.
     """
     return parse_json(read_file(path, LARGEST_JSON + 1), path, hint)
 
 
 def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = False) -> dict[str, Any]:
-    """Read a JSON file that holds an object; return {} if it does not exist and is `optional`.
+    """The object in a JSON file; {} if there is no such file and it is `optional`.
 
     Raises:
         OSError: the file cannot be read.
-        UserError: the file is not JSON, or its value is not an object; the message ends with `hint`.
+        UserError: as `read_json`; or the value is not an object: this message ends with `hint` too.
     """
     if optional and not path.is_file():
         return {}
@@ -158,12 +159,12 @@ def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = F
 def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
     """The objects in a file with one JSON object per line; [] if there is no file.
 
-    Skips a last line that is not JSON, which a killed program left unfinished. Each line has the bounds of
-    `parse_json`, and the file those of `LARGEST_JSON_LINES`.
+    Skips a last line that is not JSON and has no line end: a killed program left it unfinished. Each line has the
+    bounds of `parse_json`, and the file that of `LARGEST_JSON_LINES`.
 
     Raises:
         OSError: the file cannot be read.
-        UserError: another line is not JSON, a line is no object, or the file is too large.
+        UserError: another line is not JSON, a line is no object, the file is too large, or the pointer of Git LFS.
     """
     content = read_file(path, LARGEST_JSON_LINES + 1) if path.exists() else b""
     if len(content) > LARGEST_JSON_LINES:
@@ -184,9 +185,9 @@ def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
 
 
 def with_shared_names(value: dict[str, Any]) -> dict[str, Any]:
-    """The same object, whose names share their memory with those of others: of many alike, names are the larger half.
+    """An equal object whose names share their memory with those of others.
 
-    A parser gives each text that it parses names of its own.
+    A parser gives each text that it parses names of its own; of many small objects they are more than half.
     """
     return {sys.intern(name): each for name, each in value.items()}
 
@@ -198,7 +199,7 @@ def checksum_of(value: Mapping[str, Any]) -> str:
 
 
 def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
-    """Read a JSON file with an object that may have its own `checksum`, such as a run's config.json.
+    """The object in a JSON file that may have its own `checksum`, such as a run's config.json.
 
     Raises:
         OSError: the file cannot be read.
@@ -210,7 +211,7 @@ def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
 
 
 def check_sum(value: Mapping[str, Any], where: object, hint: str = "") -> None:
-    """Raise UserError if an object has another `checksum` than its own; the message begins with `where`."""
+    """Raises UserError if an object has another `checksum` than its own; the message begins with `where`."""
     if value.get("checksum", checksum_of(value)) != checksum_of(value):
         what = f"{where}: its content is not what was written (checksum differs)"
         raise UserError(f"{what}; {hint}" if hint else what)
@@ -230,12 +231,12 @@ def _finite(value: Any) -> Any:
 
 
 def write_json(path: "Path | epath.Path", value: Any) -> None:
-    """Write `value` as JSON, atomically as `write_whole` does. Equal values give equal bytes."""
+    """Writes `value` as JSON, atomically as `write_whole` does. Equal values give equal bytes."""
     write_whole(path, json_text(value, indent=1) + "\n")
 
 
 def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) -> None:
-    """Write a file atomically: at every moment it has either its old content or the new one.
+    """Writes a file atomically: at every moment it has either its old content or the new one.
 
     Writes to a bucket are atomic. On a disk this writes .NAME.PROCESS.tmp beside the file, fsyncs it, renames it, and
     fsyncs the folder.
@@ -245,7 +246,7 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
         content: bytes, or a text, which is encoded as UTF-8.
 
     Raises:
-        OSError: writing failed; the old file is unchanged.
+        OSError: writing failed; the old file is unchanged, unless only the fsync of the folder failed.
     """
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -263,7 +264,7 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
 
 
 def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
-    """Write a new local file and fsync it. What has its name is removed first, so that no link leads elsewhere."""
+    """Writes a new local file and fsyncs it. What has its name is removed first, so that no link leads elsewhere."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     with open(path, "xb") as file:
@@ -273,7 +274,7 @@ def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
 
 
 def sync(path: "Path | epath.Path") -> None:
-    """fsync a local file, or a local folder's entries; do nothing for a path in a bucket."""
+    """Fsyncs a local file, or a local folder's entries; does nothing for a path in a bucket."""
     if is_remote(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -288,7 +289,7 @@ def file_digest(path: "Path | epath.Path", hasher: "hashlib._Hash | None" = None
 
     Args:
         path: the file.
-        hasher: a `hashlib` object; None: sha256.
+        hasher: a `hashlib` object, which may have begun with other bytes; None: sha256.
 
     Raises:
         OSError: the file cannot be read.
@@ -354,14 +355,14 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def check_reachable(path: str | os.PathLike[str]) -> None:
-    """Raise a UserError that names the extra to install if the path is in a bucket whose package is not installed."""
+    """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed."""
     package, extra = _PACKAGES.get(os.fspath(path).split("://")[0], ("gcsfs", "gcs"))
     if is_remote(path) and find_spec(package) is None:
         raise UserError(f"{path}: paths on a bucket need the package {package}; pip install 'bert-jax[{extra}]'")
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:
-    """Copy a folder and everything below it; either side may be in a bucket. Files in `target` are replaced.
+    """Copies a folder and everything below it; either side may be in a bucket. Files in `target` are replaced.
 
     Args:
         source: the folder to copy.
