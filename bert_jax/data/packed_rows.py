@@ -16,7 +16,7 @@ class Packed(NamedTuple):
         sequence_ids: int32 [R, L], 1, 2 … for the sequences of a row, 0 for padding. A token attends to those with its
             number.
         position_ids: int32 [R, L], counted from 0 in each sequence.
-        starts: int32 [R, K], where each sequence begins in its row; 0 for unused places.
+        starts: int32 [R, K], the column at which each sequence begins in its row; 0 for unused places.
     """
 
     tokens: Mapping[str, np.ndarray]

@@ -75,7 +75,7 @@ class Prefetch(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """End the iteration and the thread; waits at most for the batch that the thread is making."""
+        """Ends the iteration and the thread; waits at most for the batch that the thread is making."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -93,7 +93,7 @@ class _Buffer:
         self._error: BaseException | None = None
 
     def put(self, item: Any) -> bool:
-        """Wait for room and add the item; returns False, without adding it, if the buffer is closed."""
+        """Waits for room and adds the item; returns False, without adding it, if the buffer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
             if not self._closed:

@@ -31,7 +31,7 @@ def count_words(
     workers: int = 1,
     max_words: int = 2_000_000,
 ) -> dict[str, int]:
-    """Count words as BERT's pre-tokeniser splits them, before lower-casing and accent stripping.
+    """Counts words as BERT's pre-tokeniser splits them, before lower-casing and accent stripping.
 
     `learn_vocabulary` does both later; it needs the counts to decide about accents.
 
@@ -169,7 +169,7 @@ class PairMerges:
         return -count, self.pieces[pair >> _SHIFT], self.pieces[pair & ((1 << _SHIFT) - 1)], pair
 
     def join(self, min_frequency: int) -> str | None:
-        """Join the most frequent pair everywhere; returns its text, or None if no pair has `min_frequency`.
+        """Joins the most frequent pair everywhere; returns its text, or None if no pair has `min_frequency`.
 
         The text may be that of an existing piece (##a + ##bc and ##ab + ##c).
         """
@@ -237,7 +237,7 @@ def _pair(left: int, right: int) -> int:
 
 
 def learn_pieces(words: Mapping[str, int], known: Iterable[str], number: int, min_frequency: int) -> list[str]:
-    """At most `number` pieces beyond `known`, in the order in which they were learned.
+    """The pieces to add to `known`, at most `number`, in the order in which they were learned.
 
     Args:
         words: word -> count, words of known characters only.
@@ -320,7 +320,7 @@ def learn_vocabulary(
     characters_of: Mapping[str, int] | None = None,
     max_word_length: int = 100,
 ) -> Vocabulary:
-    """Learn a WordPiece vocabulary as the `tokenizers` library's WordPiece training does, but reproducibly.
+    """Learns a WordPiece vocabulary as the `tokenizers` library's WordPiece training does, but reproducibly.
 
     Starting from characters, the most frequent pair of neighbouring pieces becomes a piece, until there are `size`.
     Ties go to the pair that comes first by code point. Ids: special tokens, characters, "##" characters, pieces as
@@ -338,10 +338,11 @@ def learn_vocabulary(
         character_coverage: the alphabet is the most frequent characters that make up this share of the text; a word
             with any other character becomes [UNK]. 1.0 keeps all; for text from the web 0.9999 is a good start.
         characters_of: counts of words whose characters are taken, if the words to learn from are a part of the text.
-        max_word_length: longer words are skipped, since the tokenizer turns them into [UNK].
+        max_word_length: words of more characters are skipped, since the tokenizer turns them into [UNK].
 
     Raises:
-        UserError: no words, or a `size` too small for the special tokens and the alphabet.
+        UserError: no words, a `size` too small for the special tokens and the alphabet, a special token that is missing
+            or there twice, or a `character_coverage` that is no share.
     """
     _check_special_tokens(special_tokens)
     if not 0 < character_coverage <= 1:
@@ -401,7 +402,7 @@ def _check_special_tokens(special_tokens: Sequence[str]) -> None:
 
 
 def letters_that_decompose(word_counts: Mapping[str, int]) -> float:
-    """Share of the letters (by count) that are Hangul, kana or Indic: the scripts that accent stripping ruins."""
+    """The share of the letters (by count) that are Hangul, kana or Indic: the scripts that accent stripping ruins."""
     letters: Counter[str] = Counter()
     for word, count in word_counts.items():
         for character in word:

@@ -110,7 +110,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """Run a worker: read jobs from stdin and write results to stdout until stdin ends."""
+    """Runs a worker: reads jobs from stdin and writes results to stdout until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")

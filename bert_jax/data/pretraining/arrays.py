@@ -84,10 +84,10 @@ class FileSlices:
     A file with another suffix is an array of its bytes, uint8.
 
     Attributes:
-        path, size: of the file, in bytes.
+        path, size: of the file, its size in bytes.
         shape, dtype: of the array.
-        start: where its first row begins in the file.
-        row_bytes: of a row.
+        start: the byte of the file at which the first row begins.
+        row_bytes: the bytes of a row.
     """
 
     def __init__(self, path: Path):

@@ -63,8 +63,9 @@ class Batches:
             max_seq_length: L, one of the lengths that the directory has examples for.
             max_predictions: P; overrides `masking.max_predictions`.
             masking: how to mask. None: as the data was prepared. A MaskingConfig without `max_predictions` gets the P
-                that the data was prepared with, or `default_max_predictions` if it masks another share. Static masks
-                (recipe google) are fixed: pass None, or exactly the settings that they were made with.
+                that the data was prepared with, or `default_max_predictions` if it masks another share or draws by
+                "bernoulli". Static masks (recipe google) are fixed: pass None, or the settings that they were made
+                with.
             seed: for order and masks.
             shuffle: False keeps the order of the index, for evaluation. Masks still differ between epochs.
             pad_last: end each epoch with a batch that is filled up with padding rows (attention mask and weights 0,
@@ -74,8 +75,8 @@ class Batches:
                 `pad_last`.
 
         Raises:
-            UserError: not a prepared directory, no such split or length, a damaged file, settings that contradict
-                static masks.
+            UserError: not a prepared directory, no such split or length, a damaged file, an argument out of range,
+                settings that contradict static masks.
         """
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
@@ -133,7 +134,8 @@ class Batches:
         Returns:
             input_ids, token_type_ids, attention_mask: int32 [B, L]. mlm_positions, mlm_labels: int32 [B, P],
             ascending, padded with 0. mlm_weights: float32 [B, P], 0 for padding. next_sentence_label: int32 [B], 0 if
-            B follows A (objective sop: if the pair is in order), else 1; absent for objective none.
+            B follows A (objective sop: if the pair is in order), else 1, and -100 in a padding row; absent for
+            objective none.
 
         Raises:
             ValueError: a negative step.
@@ -170,7 +172,7 @@ class Batches:
         return in_parts(self.read, self._examples(*np.divmod(positions_B, len(self))))
 
     def read(self, examples_B: np.ndarray) -> None:
-        """Read the files that `of` reads for these examples."""
+        """Reads the files that `of` reads for these examples."""
         self._rows.read(examples_B)
 
     def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
@@ -188,7 +190,7 @@ class Batches:
         return epoch + (offset + rows_B) // len(self), (offset + rows_B) % len(self)
 
     def of(self, epochs_B: np.ndarray, examples_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Any examples (integers [B] below len), each with the masks that it has in an epoch (integers [B])."""
+        """The rows of any examples (integers [B] below len), each with its masks of an epoch (integers [B])."""
         rows = self._rows.gather(examples_B)
         if self._rows.static_predictions is None:
             keys_B = row_keys(self._mask_seed, epochs_B, examples_B)

@@ -69,7 +69,7 @@ class Cache:
         return cls(root, None if most is None else int(most * 1e9))
 
     def grow(self, count: int) -> None:
-        """Count bytes that are about to be written; now and then, remove files to make room."""
+        """Counts bytes that are about to be written; now and then, removes files to make room."""
         with self._lock:  # nothing is written while files are being removed
             self._until_trim -= count
             if self._until_trim < 0:
@@ -78,7 +78,7 @@ class Cache:
                 self._until_trim = (self.most or shutil.disk_usage(self.root).free) // 64
 
     def trim(self) -> None:
-        """If the cache is nearly full, remove the files that were read longest ago, down to four fifths of the bound.
+        """Removes the files that were read longest ago, down to four fifths of the bound, if nine tenths are in use.
 
         Another process that reads such a file keeps its content until it is done with it.
         """
@@ -182,7 +182,7 @@ class BucketDirectory(PreparedDirectory):
         return content
 
     def _keep(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Fetch a small file whole, unless the cache has it."""
+        """Fetches a small file whole, unless the cache has it."""
         path = self.path / name
         if path.is_file() and file_digest(path)[0] == entry["sha256"]:
             return
@@ -280,7 +280,7 @@ class _BlockFile:
             os.close(descriptor)
 
     def _create(self) -> None:
-        """Make an empty copy, all hole, unless another thread or process has."""
+        """Makes an empty copy, all hole, unless another thread or process has."""
         with self._home._writing():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._home.cache.grow(_HEAD_BYTES)
@@ -300,7 +300,7 @@ class _BlockFile:
         return self._seen[1]
 
     def _complete(self, descriptor: int, number: int) -> None:
-        """Make sure that a block is in the copy, as it was written."""
+        """Sees to it that a block is in the copy, as it was written."""
         start = number * self._block
         length = min(self._block, self.size - start)
 

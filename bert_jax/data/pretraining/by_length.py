@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 
 
 def write_by_length(directory: Path, lengths: Sequence[np.ndarray], max_seq_length: int) -> dict[str, Any]:
-    """Write the numbers of all training examples, those of one length together and in order, the shortest first.
+    """Writes the numbers of all training examples, those of one length together and in order, the shortest first.
 
     Args:
         directory: the prepared directory.

@@ -33,14 +33,14 @@ def mix64(x: np.ndarray) -> np.ndarray:
 
 
 def derive(key: int | np.ndarray, *words: int | np.ndarray) -> np.ndarray:
-    """Derive a new key from a key and the words that name its purpose; each word adds a mixing round.
+    """A new key from a key and the words that name its purpose; each word adds a mixing round.
 
     Args:
         key: uint64 (or a Python integer, taken modulo 2^64), any shape.
         words: integers or integer arrays that broadcast with `key`; their order matters.
 
     Returns:
-        uint64 of the broadcast shape (0-d for integers alone).
+        uint64 of the broadcast shape, at least [1]; without words the key alone, 0-d for an integer.
     """
     state = _as_uint64(key)
     for word in words:
@@ -114,7 +114,7 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
         int64 of the shape of `positions`; over all positions, each number of [0, size) exactly once.
 
     Raises:
-        ValueError: a position outside [0, size).
+        ValueError: a position outside [0, size), or a size below 1.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
@@ -129,7 +129,10 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
 
 
 def permute_each(positions_N: np.ndarray, sizes_N: np.ndarray, keys_N: np.ndarray) -> np.ndarray:
-    """`permute(position, size, key)` for each of N triples: integers [N], integers [N] and uint64 [N] -> int64 [N]."""
+    """`permute(position, size, key)` for each of N triples: integers [N], integers [N] and uint64 [N] -> int64 [N].
+
+    Raises ValueError if a position lies outside its range.
+    """
     x_N, sizes_N = np.asarray(positions_N).astype(np.uint64), np.asarray(sizes_N).astype(np.uint64)
     if (x_N >= sizes_N).any():
         raise ValueError("a position lies outside its range")

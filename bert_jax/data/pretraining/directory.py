@@ -82,9 +82,10 @@ class PreparedDirectory:
 
 
 def verify(directory: Path | str) -> list[str]:
-    """Check the size and sha256 of every file of a prepared directory on a disk; returns one line per problem.
+    """Checks the size and sha256 of every file of a prepared directory on a disk; returns one line per problem.
 
-    Raises UserError if the manifest itself cannot be read, or is not what was written.
+    Of a damaged list of files, only the list is checked. Raises UserError if the manifest itself cannot be read, or is
+    not what was written.
     """
     path = Path(directory)
     manifest = read_manifest(path)

@@ -88,7 +88,10 @@ def shortest_length(objective: str, twice: float = 0.0) -> int:
 
 
 def default_dupe_factor(objective: str) -> int:
-    """10 as in BERT; 1 for "none", where later passes soon cut as the first did (masks are new each epoch anyway)."""
+    """The passes over the text: 10 as in BERT; 1 for "none", where later ones soon cut as the first did.
+
+    Masks are new in each epoch anyway.
+    """
     return 1 if objective == "none" else 10
 
 
@@ -140,7 +143,8 @@ def build_index(
     numbers come from one stream of the bit generator's raw words, which NumPy guarantees across versions; its key is
     (seed, shard_number, objective, max_seq_length).
 
-    Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
+    Raises UserError on a setting out of range, on a shard of 2^32 tokens or more, and for nsp and sop on a shard with
+    fewer than two documents.
     """
     dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
     _check(objective, max_seq_length, rows, twice, short_seq_prob, dupe_factor, seed)
@@ -272,7 +276,7 @@ def _random_b(bounds: Bounds, draws: "_Draws", document: np.ndarray, room: np.nd
 
 
 def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
-    """Truncate A and B to max_tokens together: the longer one (B on a tie) loses its first or last token, by coin flip.
+    """Truncates A and B to max_tokens together: the longer (B on a tie) loses its first or last token, by coin flip.
 
     How many tokens each loses does not depend on the coins, so only the number lost at the front (heads) is drawn.
     """

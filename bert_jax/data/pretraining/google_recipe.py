@@ -68,7 +68,7 @@ def google_instances(
 
     The defaults are the script's. There is one process and one random stream, so each row depends on all rows before
     it. As in the script, a random B comes from A's own document after ten unlucky draws (always, if there is only one
-    document) and still has label 1. Raises UserError on a setting out of range.
+    document) and still has label 1. Raises UserError on a setting out of range, and if no document has a token.
     """
     ids = {token: i for i, token in enumerate(vocabulary)}
     _check(ids, max_seq_length, max_predictions, masked_lm_prob, short_seq_prob, dupe_factor)
@@ -189,7 +189,7 @@ def _random_b(documents: Sequence[_Document], number: int, rng: random.Random, r
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: random.Random
 ) -> tuple[int, int, int, int]:
-    """While the pair is too long, the longer one (B on a tie) loses its first or last token, by coin flip."""
+    """Truncates A and B together: the longer (B on a tie) loses its first or last token, by coin flip."""
     for _ in range(a_end - a_start + b_end - b_start - max_tokens):
         front = rng.random() < 0.5
         if a_end - a_start > b_end - b_start:

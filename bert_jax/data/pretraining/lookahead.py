@@ -27,7 +27,7 @@ class Lookahead:
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
     def wait(self, step: int, rows_B: np.ndarray) -> None:
-        """Wait until these rows of a step are read, and begin to read those of the steps after it.
+        """Waits until these rows of a step are read, and begins to read those of the steps after it.
 
         An exception of a read is raised here, when its step has come.
         """

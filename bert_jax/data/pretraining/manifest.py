@@ -126,7 +126,7 @@ def array_file(list_name: str, number: int, array: str) -> str:
 
 
 def write_list(directory: Path, name: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write a list; returns what the manifest is to say of it. An empty one has no files.
+    """Writes a list; returns what the manifest is to say of it. An empty one has no files.
 
     Args:
         directory: the prepared directory.
@@ -152,7 +152,7 @@ def write_list(directory: Path, name: str, entries: Sequence[Mapping[str, Any]])
 
 
 def read_manifest(directory: Path | str) -> dict[str, Any]:
-    """Read DIR/manifest.json.
+    """The content of DIR/manifest.json, checked.
 
     Raises UserError if it is missing (with the reason: no such folder, a file, preparation did not finish), is not
     JSON, lacks a field, has an unknown version or another checksum than its own, or names files that are not in DIR.
@@ -219,7 +219,7 @@ def _check_inside(name: str, where: object) -> None:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write DIR/manifest.json, with a `checksum`: the sha256 of the rest."""
+    """Writes DIR/manifest.json, with a `checksum`: the sha256 of the rest. Raises UserError if it cannot be written."""
     text = json_text(manifest | {"checksum": manifest_checksum(manifest)}, indent=1)
     write_file(directory / MANIFEST, (text + "\n").encode())
 

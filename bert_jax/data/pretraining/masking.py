@@ -127,7 +127,7 @@ class MaskingVocabulary:
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "MaskingVocabulary":
-        """Read these values from a tokenizer."""
+        """What masking needs to know about the vocabulary of a tokenizer."""
         return cls(
             size=tokenizer.vocab_size,
             cls_id=tokenizer.cls_token_id,
@@ -173,7 +173,7 @@ def mask_rows(
     *,
     separated_documents: bool = False,
 ) -> MaskedInputs:
-    """Choose and replace tokens.
+    """Chooses the tokens to predict, and replaces them.
 
     If "bernoulli" or "roberta" choose more than `max_predictions` positions, a uniformly random subset of that size is
     kept: those with the smallest hashes. `default_max_predictions` makes this rare.
@@ -332,7 +332,7 @@ def choose_words(
     ngram: int,
     ngram_keys_B: np.ndarray,
 ) -> np.ndarray:
-    """Walk each row's words in random order and take those that still fit.
+    """Walks each row's words in random order and takes those that still fit.
 
     A word is a candidate and the continuations that follow it. A token that is not a candidate ([SEP]) does not end a
     word, so a continuation after it joins the word before it, as in Google's create_pretraining_data.py. A continuation

@@ -23,7 +23,7 @@ class Group(NamedTuple):
 
 
 def pack_histogram(counts: Sequence[int] | np.ndarray, length: int, most: int) -> list[Group]:
-    """Shortest-pack-first histogram packing (algorithm 1 of the paper).
+    """Which lengths share a row, by shortest-pack-first histogram packing (algorithm 1 of the paper).
 
     It takes the examples from the longest to the shortest, and puts each into the row with the most room, if it fits,
     else into a new row. All examples of a length are placed together, so the work depends on the number of lengths. One
@@ -70,9 +70,9 @@ class Packing:
 
     Attributes:
         rows: their number.
-        most: K, the most examples of a row: as few as nearly the fewest rows allow.
+        most: K, the most examples of a row: the least with which there are at most 0.5 % more rows than the fewest.
         examples: the number of examples, each of which is in one row.
-        padding_share: of the positions of all rows.
+        padding_share: the share of all positions that are padding, from 0 to 1.
     """
 
     def __init__(self, counts: Sequence[int] | np.ndarray, length: int):
@@ -99,7 +99,7 @@ class Packing:
 
     @property
     def examples_a_row(self) -> float:
-        """The mean."""
+        """The mean number of examples of a row."""
         return self.examples / self.rows
 
     def most_of(self, per_length: np.ndarray) -> int:

@@ -77,7 +77,7 @@ class DistinctCounter:
         self._new: list[np.ndarray] = []  # not sorted in yet, because sorting takes longer than all else here
 
     def add(self, hashes: np.ndarray) -> None:
-        """Add hashes: uint64, any number, repeats allowed."""
+        """Adds hashes: uint64, any number, repeats allowed."""
         self._new.append(self._sample(hashes))
         if sum(map(len, self._new)) > self._limit:
             self._merge()
@@ -98,7 +98,7 @@ class DistinctCounter:
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-    """Entropy in nats of ids with these `counts` (int64 [V]): the loss of a model that has learnt only them."""
+    """The entropy in nats of ids with these `counts` (int64 [V]): the loss of a model that has learnt only them."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

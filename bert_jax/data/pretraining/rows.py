@@ -105,7 +105,8 @@ class PreparedRows:
         """The rows of the given example numbers (integers [B] in [0, len)), in their order.
 
         Raises:
-            UserError: the index does not belong to the shards, or a token is outside the vocabulary.
+            UserError: a file is damaged, the index does not belong to the shards, an example is too long for a row, or
+                a token is outside the vocabulary.
         """
         fields_7B = self._take(self._index, examples_B).T
         _, a_start_B, a_end_B, _, b_start_B, b_end_B, labels_B = fields_7B.astype(np.int64)
@@ -120,7 +121,7 @@ class PreparedRows:
         return self._lay_out(flat, a_lengths_B, b_lengths_B, labels_B)
 
     def read(self, examples_B: np.ndarray) -> None:
-        """Read the files that `gather` and `static_masks` read for these examples."""
+        """Reads the files that `gather` and `static_masks` read for these examples."""
         with suppress(IndexError):  # `gather` has the message
             self._pieces(self._take(self._index, examples_B).T)
         for parts in self._masks:
@@ -180,7 +181,7 @@ class PreparedRows:
     def _lay_out(
         self, flat: np.ndarray, a_lengths_B: np.ndarray, b_lengths_B: np.ndarray, labels_B: np.ndarray
     ) -> Rows:
-        """Put the slices, which are concatenated in `flat`, into rows with their special tokens."""
+        """Puts the slices, which are concatenated in `flat`, into rows with their special tokens."""
         B, L = len(labels_B), self._max_seq_length
         rows_B = np.arange(B)
         columns_L = np.arange(L, dtype=np.int32)

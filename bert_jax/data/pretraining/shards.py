@@ -56,7 +56,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> Shard:
-    """Make a shard in memory from documents: lists of sentences (integer ids [length]). Empty ones are left out."""
+    """A shard in memory of documents: lists of sentences (integer ids [length]). Empty ones are left out."""
     documents = [list(document) for document in documents]
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.concatenate(sentences) if sentences else np.empty(0, dtype)
@@ -64,7 +64,7 @@ def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -
 
 
 def pack_flat(tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, dtype: np.dtype) -> Shard:
-    """Make a shard in memory from concatenated ids.
+    """A shard in memory of concatenated ids.
 
     tokens: integers [T]; sentence_lengths: tokens of each sentence, [S]; document_lengths: sentences of each document,
     [D]. A sentence without a token and a document without a sentence are left out.
@@ -80,9 +80,10 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
-    """Write the shard as a folder of three .npy files, which is renamed once it is complete.
+    """Writes the shard as a folder of three .npy files, which is renamed once it is complete.
 
     Returns what the list of shards says of it: documents, sentences, tokens, files (size and sums of each array).
+    Raises UserError if it cannot be written.
     """
     with new_directory(directory) as temporary:
         files = {
@@ -154,15 +155,15 @@ class new_directory:
 
 
 def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
-    """`files.write_whole`; returns the file's size, its sha256, and "blocks" if it has several: see `BlockSums`.
+    """Writes as `files.write_whole` does; returns the file's size, its sha256, and "blocks" if it has several.
 
-    Raises UserError if it cannot be written.
+    See `BlockSums`. Raises UserError if it cannot be written.
     """
     return _written(write_whole, path, data)
 
 
 def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
-    """`write_file` of the array as .npy."""
+    """Writes the array as .npy; returns and raises as `write_file`."""
     return write_file(path, _npy(array))
 
 
@@ -206,7 +207,7 @@ class BlockSums:
     """
 
     def __init__(self, entry: Mapping[str, Any], where: object):
-        """`where`: the file, for the message. Raises UserError if the manifest has no sum of it."""
+        """`where`: the file, for the message. Raises UserError if the manifest has no size or no sum of it."""
         try:
             self.size: int = entry["bytes"]
             self._sha256: str = entry["sha256"]

@@ -73,7 +73,7 @@ class Encoded:
         }
 
     def only_row(self, length: int) -> dict[str, np.ndarray]:
-        """Of one example of one row: its tokens and attention_mask, int32 [1, length], and targets [1, ...]."""
+        """The arrays of the only example, which has one row: tokens and attention_mask, int32 [1, length], targets."""
         own = int(self.row_lengths[0])
         found = {name: np.full((1, length), pad, np.int32) for name, pad in self.pads.items()}
         for name, values in self.tokens.items():
@@ -92,7 +92,7 @@ def encode_texts(
     targets: Mapping[str, np.ndarray],
     choices: int | None = None,
 ) -> Encoded:
-    """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP], truncated to `max_length` tokens, the longer text first.
+    """Rows [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], truncated to `max_length` tokens, the longer text first.
 
     Args:
         tokenizer: the model's.
@@ -112,7 +112,7 @@ def encode_texts(
 
 
 def interleaved(parts: Sequence[tuple[np.ndarray, Encoded]]) -> Encoded:
-    """Merge parts into one. Each part is (numbers int64 [N] of its rows in the result, the rows), without targets."""
+    """Merges parts into one. Each part is (numbers int64 [N] of its rows in the result, the rows), without targets."""
     numbers = np.concatenate([numbers for numbers, _ in parts])
     lengths = np.zeros(len(numbers), np.int64)
     lengths[numbers] = np.concatenate([rows.row_lengths for _, rows in parts])
@@ -126,7 +126,7 @@ def interleaved(parts: Sequence[tuple[np.ndarray, Encoded]]) -> Encoded:
 
 
 def encode_choices(tokenizer: Tokenizer, questions: Sequence[Choices], *, max_length: int) -> Encoded:
-    """A row for each choice: [CLS] A [SEP] B [SEP] (https://arxiv.org/abs/1810.04805, section 4.4).
+    """Rows, one for each choice: [CLS] A [SEP] B [SEP] (https://arxiv.org/abs/1810.04805, section 4.4).
 
     A question with fewer choices than another is padded with its first choice, and `is_choice` is false there.
 
@@ -175,7 +175,7 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
 
 
 def best_windows(count: int, found: list[Window]) -> np.ndarray:
-    """For each token, the window in which it has the most context: int32 [count].
+    """The window, for each token, in which it has the most context: int32 [count].
 
     The score of a token in a window is the smaller of the numbers of tokens to its left and right, plus a hundredth of
     the window's length; ties go to the first window.

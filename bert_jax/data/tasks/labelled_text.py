@@ -157,7 +157,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     """The names of all classes that occur, sorted; as numbers if all are numbers, so that "10" follows "9".
 
     Raises:
-        UserError: an example without a label, or fewer than two classes; with its line.
+        UserError: an example without a label, with its line; or fewer than two classes.
     """
     names: set[str] = set()
     for example in examples:
@@ -173,7 +173,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
 
 
 def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
-    """UserError, beginning with `source`, if all examples have the same label, class or number."""
+    """Raises UserError, beginning with `source`, if all examples have the same label, a class or a number."""
     found = {example.label for example in examples}
     if len(found) == 1:
         only = "|".join(_names(found.pop()))
@@ -219,7 +219,7 @@ def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray
         seed: for the choice.
 
     Raises:
-        UserError: not a share, or one that leaves nothing on one side.
+        UserError: not a share, one by which nothing is held out, or more than two names that occur once each.
     """
     if not 0 < share < 1:
         raise UserError(f"dev={share}: expected a share between 0 and 1")

@@ -59,7 +59,7 @@ class _Choice(NamedTuple):
 
 
 def _best_of_each_number(batches: np.ndarray) -> Iterator[_Choice]:
-    """For 1, 2, ... lengths, those with the least sum over the batches: `batches[u]` of them need u units."""
+    """Yields, for 1, 2, ... lengths, those with the least sum over the batches: `batches[u]` of them need u units."""
     before = np.cumsum(batches)
     last = len(batches) - 1
     best = [_Choice(0.0, ()), *(_Choice(np.inf, ()) for _ in range(last))]  # for the batches of up to j units
@@ -112,7 +112,10 @@ class LengthBatches:
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, *, padded: tuple[int, ...]) -> list[BatchPlan]:
-    """Every example exactly once, short ones first; the last batch is padded with rows that do not count."""
+    """The batches of an evaluation: every example once, short ones first; rows that fill up the last do not count.
+
+    The arguments and errors are those of `LengthBatches`.
+    """
     lengths = _checked(lengths, padded[-1])
     order = np.argsort(lengths, kind="stable")
     cuts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]

@@ -22,7 +22,7 @@ class Choices(NamedTuple):
 
 
 def read_swag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
-    """SWAG's CSV: A is sent1, B is sent2 and the ending (https://arxiv.org/abs/1810.04805, section 4.4).
+    """The questions of SWAG's CSV (https://arxiv.org/abs/1810.04805, section 4.4): A is sent1, B sent2 and the ending.
 
     Here and below `wrong` is called with the error of each bad question.
     """
@@ -30,17 +30,20 @@ def read_swag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
 
 
 def read_codah(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
-    """CODAH's TSV: a category, the beginning, four endings, the number of the right one (https://aclanthology.org/W19-2008)."""
+    """The questions of CODAH's TSV (https://aclanthology.org/W19-2008).
+
+    A row has a category, the beginning, four endings, and the number of the right one, from 0.
+    """
     return _each(path, tsv_rows, _codah, wrong)
 
 
 def read_arc(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
-    """The JSON lines of ARC, OpenBookQA and CommonsenseQA: question > stem, choices > text and label; answerKey."""
+    """Questions of ARC, OpenBookQA and CommonsenseQA, JSON lines: question > stem, choices > text, label; answerKey."""
     return _each(path, json_rows, _arc, wrong)
 
 
 def read_hellaswag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
-    """HellaSwag's JSON lines: ctx, endings, label."""
+    """The questions of HellaSwag's JSON lines: ctx, endings, label."""
     return _each(path, json_rows, _hellaswag, wrong)
 
 
@@ -58,7 +61,7 @@ def _each(
     parse: Callable[[Any, int, int, str], Choices],
     wrong: Wrong,
 ) -> Iterator[Choices]:
-    """Apply `parse` to each row, its number, its line and its name in error messages."""
+    """Applies `parse` to each row, its number, its line and its name in error messages."""
     for number, row in enumerate(errors_in_place(lambda at_fault: read(path, at_fault))):
         try:
             if isinstance(row, UserError):

@@ -117,19 +117,21 @@ def encode_passages(
     max_question_length: int = 64,
     source: str = "the questions",
 ) -> Passages:
-    """[CLS] question [SEP] window of the passage [SEP], padded to `max_length`.
+    """Rows [CLS] question [SEP] window of the passage [SEP], padded to `max_length`.
 
     Args:
         tokenizer: the model's.
         questions, contexts: equally many.
         max_length: tokens per row, L.
-        stride: tokens of the passage from the beginning of one window to that of the next; at most a window.
+        stride: tokens of the passage from the beginning of one window to that of the next; more than a window counts
+            as one.
         overlap: instead of `stride`, the number of tokens that two windows share: what transformers calls a stride.
         max_question_length: a longer question is truncated to this number of tokens.
         source: the file of the questions, for messages.
 
     Raises:
-        UserError: a question that leaves no room for its passage, a stride below 1, or an overlap of whole windows.
+        UserError: no questions, a question that leaves no room for its passage, a stride below 1, or an overlap of
+            whole windows.
     """
     if not len(questions):
         raise UserError("no questions, so there is nothing to encode")
@@ -173,7 +175,7 @@ def encode_passages(
 
 
 def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | None]) -> tuple[np.ndarray, np.ndarray]:
-    """First and last token of each window's answer, int32 [W] each; 0 ([CLS]) where the window does not hold all of it.
+    """The first and last token of each window's answer, int32 [W] each; 0 ([CLS]) where not all of it is there.
 
     Args:
         answers: for each question the characters [begin, end) of its answer in the passage, or None.

@@ -62,7 +62,7 @@ GLUE: dict[str, GlueTask] = {
 
 
 def find_split(folder: Path, name: str) -> Path:
-    """NAME.tsv of a task's folder, plain or compressed.
+    """The path of NAME.tsv in a task's folder, plain or compressed.
 
     Raises:
         FileNotFoundError: there is none.
@@ -110,7 +110,7 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
 
 
 def read_diagnostic(path: Path) -> Iterator[LabelledText]:
-    """GLUE's diagnostic set (AX): pairs for a model of MNLI, in either of its published formats.
+    """The pairs of GLUE's diagnostic set (AX), for a model of MNLI, in either of its published formats.
 
     Args:
         path: diagnostic.tsv (index, sentence1, sentence2), without labels unless there is a column "label"; or

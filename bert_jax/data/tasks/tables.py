@@ -108,6 +108,8 @@ def valid_unicode(text: str, where: str) -> str:
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, column -> value) of each row of a table with a header, or of JSON objects.
 
+    In a .json file, which is one list, the number is that of the object in the list, from 1.
+
     A blank line is not a row, except in a table of one column, where it is an empty text if rows follow it.
 
     Raises:

@@ -86,7 +86,7 @@ def encode_tagged(
     document_context: bool = False,
     source: str = "the sentences",
 ) -> Tagged:
-    """[CLS] sentence [SEP]; a sentence that is too long for the model becomes overlapping windows.
+    """Rows [CLS] sentence [SEP]; a sentence that is too long for the model becomes overlapping windows.
 
     Each word is tokenised by itself, as transformers does with `is_split_into_words`; a word that yields no token
     (a control character, a blank) becomes [UNK], so that it has a position. A word's tag is learnt and predicted in
@@ -206,7 +206,7 @@ def _places(spaced: str, word: str) -> np.ndarray:
 
 
 def _with_leading_spaces(tokenizer: Tokenizer, words: Sequence[str]) -> list[str]:
-    """Put a space before each word, and after each special token written out in a word.
+    """The words, with a space before each, and after each special token written out in one.
 
     This acts like add_prefix_space, without which transformers' RoBERTa accepts no words."""
     literal = tokenizer.ids_to_tokens(tokenizer.all_special_ids) if tokenizer.literal_special_tokens else []

@@ -70,7 +70,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
 
 
 def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """One line per word: the word, its gold tag if all sentences have tags, the predicted tag; separated by tabs.
+    """Writes a line per word: the word, its gold tag if all sentences have tags, the predicted tag; separated by tabs.
 
     `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Each document but
     the first begins with a -DOCSTART- line; a sentence without words is lost.
@@ -125,7 +125,7 @@ def _cell(cells: list[str], column: int, where: str) -> str:
 
 
 def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
-    """KLUE-NER (https://arxiv.org/abs/2105.09680, section 3.4): one character, a tab and its tag per line.
+    """The sentences of KLUE-NER (https://arxiv.org/abs/2105.09680, section 3.4): a character, a tab, its tag per line.
 
     "##" begins a comment. The words are characters, blanks included, since an entity's blanks have tags too. Each
     sentence is its own document: neighbours in the file are unrelated.
@@ -159,9 +159,9 @@ def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
 
 
 def read_naver_ner(path: Path) -> Iterator[TaggedSentence]:
-    """NAVER-NER as KoELECTRA publishes it: words separated by blanks, a tab, as many tags: O or "-", PER-B, PER-I.
+    """The sentences of NAVER-NER as KoELECTRA publishes it: words with blanks between, a tab, as many tags.
 
-    The tags are returned as B-PER, I-PER and O. Each sentence is its own document.
+    The file's tags PER-B, PER-I and O or "-" are returned as B-PER, I-PER and O. Each sentence is its own document.
 
     Raises:
         UserError: a line in another format, different numbers of words and tags, or an invalid tag; with its line.

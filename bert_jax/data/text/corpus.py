@@ -42,9 +42,9 @@ class Corpus:
     next file (by default a file ends its last document), every "\\r" is dropped, a byte-order mark is text.
     `progress` is called with the number of bytes read, as they are read.
 
-    A document over `max_document_chars` is cut at line ends, a longer line at blanks, so that memory stays bounded;
-    `cut` counts these. During
-    and after the iteration, `documents` counts the documents as they are in the files.
+    A document over `max_document_chars` is cut at line ends, a longer line at blanks, so that memory stays bounded.
+    During and after the iteration, `documents` counts the documents as they are in the files, and `cut` those of them
+    that were cut.
 
     Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is not a JSON
     object, a missing field, a field that is not text; and, after the last file, if there was no document at all
@@ -282,8 +282,8 @@ def check_language(code: str) -> None:
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of a text, stripped, in order; line breaks ("\\n") end sentences too.
 
-    language: an ISO 639-1 code, for the abbreviations that do not end a sentence. In every language the punctuation
-    of all scripts ends a sentence (tested: English, German, Korean, Chinese, Japanese, Hindi, Arabic).
+    language: a code of ISO 639 (`check_language`), for the abbreviations that do not end a sentence. In every language
+    the punctuation of all scripts ends a sentence (tested: English, German, Korean, Chinese, Japanese, Hindi, Arabic).
 
     Raises UserError if the package sentencex is missing.
     """
@@ -309,7 +309,7 @@ def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
 
 
 def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> list[str]:
-    """Split the line in windows: a window's last sentence may be incomplete, so it starts the next window."""
+    """The line split in windows: a window's last sentence may be incomplete, so it starts the next window."""
     found: list[str] = []
     start = 0
     while start < len(line):

@@ -22,7 +22,7 @@ _ZSTD_BYTES_AT_ONCE = 2 << 10
 
 
 def no_progress(_: int) -> None:
-    """Ignore a number of bytes."""
+    """Ignores a number of bytes."""
 
 
 def read_lines(
@@ -152,6 +152,7 @@ def open_text(path: Path, progress: Callable[[int], None] = no_progress) -> Gene
     """The bytes of a text file, decompressed; `progress` is called with the numbers of bytes read from the disk.
 
     Memory: about 64 MiB at most, whatever the file holds, because it is decompressed a little at a time.
+    Raises UserError as `compression_of`, or if the package that reads zstd is missing; reading raises READING_ERRORS.
     """
     compression = compression_of(path)
     with io.BufferedReader(_CountedFile(path, progress), _BUFFER) as file:

@@ -44,7 +44,7 @@ class CorpusFile(NamedTuple):
 def find_sources(
     inputs: Sequence[str | Path], *, format: str | None = None, plain_format: str = "text", exclude: Path | None = None
 ) -> list[CorpusFile]:
-    """Files, folders (all files below them) and globs -> the files, each once.
+    """The files that files, folders (all files below them) and globs name, each once.
 
     They come in the order given, those of one folder or glob by name.
 

@@ -163,7 +163,9 @@ def takes_token_types(family: Family | None, config: Mapping[str, Any], model: M
 
 
 def longest_input(config: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
-    """The smaller of the two limits that the files name; transformers writes 1e30 for "unknown".
+    """The smaller of the two limits that the files name, in tokens; None if neither does.
+
+    transformers writes 1e30 for "unknown".
 
     RoBERTa models number positions from the id of the padding token + 1 (fairseq), so their position table has that
     many more rows than the longest input.
@@ -177,7 +179,7 @@ def longest_input(config: Mapping[str, Any], model: Mapping[str, Any]) -> int | 
 
 
 def special_tokens_of(family: Family | None, named: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
-    """Role -> token: the one that the files name, else the family's; without roles that have no token in `tokens`."""
+    """The token of each role: the one that the files name, else the family's; without those that `tokens` lacks."""
     usual: Sequence[Mapping[str, str]] = [BERT_SPECIAL_TOKENS, _FAIRSEQ_SPECIAL_TOKENS]
     if family is not None:
         usual = [family.special_tokens, *usual]

@@ -45,7 +45,7 @@ def read_tokenizer(
     max_length: int | None = None,
     model: Mapping[str, Any] | None = None,
 ) -> TokenizerParts:
-    """Read a tokenizer from a folder or from one of its files; arguments that are not None overrule the files.
+    """Reads a tokenizer from a folder or from one of its files; arguments that are not None overrule the files.
 
     The files beside the named one (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) are
     read too; `model` is the content of config.json, if the caller has read it.
@@ -107,7 +107,7 @@ def _check_model(model: Mapping[str, Any], vocab_size: int, folder: Path) -> Non
 
 
 def write_tokenizer(directory: str | Path, parts: TokenizerParts) -> None:
-    """Write the files from which transformers (4 and 5), TensorFlow's tools and `read_tokenizer` give the same ids."""
+    """Writes the files from which transformers (4 and 5), TensorFlow's tools and `read_tokenizer` give the same ids."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     backend, family = parts.backend, parts.family

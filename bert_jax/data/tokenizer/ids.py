@@ -108,7 +108,7 @@ class TokenIds:
         return self.ids_to_tokens(kept)
 
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Ids of pieces. Raises UserError for one that is not in the vocabulary."""
+        """The ids of pieces. Raises UserError for one that is not in the vocabulary."""
         if isinstance(tokens, str):
             raise UserError(f"tokens_to_ids takes a list of tokens, found the string {tokens!r}")
         for token in tokens:
@@ -117,7 +117,7 @@ class TokenIds:
         return [self._ids[token] for token in tokens]
 
     def ids_to_tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Pieces of ids [L]. Raises UserError for an id outside the vocabulary."""
+        """The pieces of ids [L]. Raises UserError for an id outside the vocabulary."""
         return [self.vocabulary[i] for i in self._valid(ids)]
 
     def _valid(self, ids: Sequence[int] | np.ndarray) -> list[int]:
@@ -135,7 +135,7 @@ class TokenIds:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids: a model's token table needs at least as many rows."""
+        """The number of ids: a model's token table needs at least as many rows."""
         return len(self.vocabulary)
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class TokenIds:
         return {piece: i for i, piece in enumerate(self.vocabulary)}
 
     def check_vocab_size(self, model_vocab_size: int) -> None:
-        """Raise UserError if a model with so many rows in its token table cannot take this tokenizer's ids."""
+        """Raises UserError if a model with so many rows in its token table cannot take this tokenizer's ids."""
         if self.vocab_size > model_vocab_size:
             raise UserError(
                 f"the tokenizer has {self.vocab_size} tokens, but the model has vocab_size={model_vocab_size}: "
@@ -170,7 +170,7 @@ class TokenIds:
 
     @property
     def max_word_length(self) -> int | None:
-        """Words with more characters become [UNK]; None if the model has no such limit."""
+        """The most characters of a word that does not become [UNK]; None if the model has no such limit."""
         model = self._backend.model
         return model.max_input_chars_per_word if isinstance(model, models.WordPiece) else None
 
@@ -183,7 +183,7 @@ class TokenIds:
 
     @cached_property
     def all_special_ids(self) -> list[int]:
-        """Ids of the special tokens in transformers' order, then of other tokens that the files mark as special."""
+        """The ids of the special tokens in transformers' order, then of other tokens that the files mark as special."""
         added = [i for i, t in sorted(self._backend.get_added_tokens_decoder().items()) if t.special]
         tokens = self._parts.special_tokens
         ends = () if self._is_wordpiece else ("cls", "sep")  # first, as bos and eos

@@ -99,7 +99,7 @@ def within(lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def assemble(
     slots: Sequence[Slot], segments: Sequence[Segments], kept_SB: np.ndarray, pads: Mapping[str, int], width: int
 ) -> dict[str, np.ndarray]:
-    """Make rows of `width` tokens from segments and a layout.
+    """Rows of `width` tokens from segments and a layout.
 
     Args:
         slots: the layout, from left to right.

@@ -55,7 +55,7 @@ class WordTable:
         self._keys = np.zeros((2, 1 << 10), np.uint64)  # by number
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """keys: uint64 [2, N]. Returns int64 [N], -1 for words that are not kept."""
+        """The numbers of words by their keys, uint64 [2, N]: int64 [N], -1 for words that are not kept."""
         place = self._first_place(keys)
         numbers = self._places[place].astype(np.int64)
         pending = np.flatnonzero(self._are_others(numbers, keys))
@@ -73,7 +73,7 @@ class WordTable:
         return (numbers >= 0) & ((self._keys[0][numbers] != keys[0]) | (self._keys[1][numbers] != keys[1]))
 
     def add(self, keys: np.ndarray, numbers: np.ndarray) -> None:
-        """Add distinct words that are not in the table. keys: uint64 [2, N]; numbers: int64 [N], from 0."""
+        """Adds distinct words that are not in the table. keys: uint64 [2, N]; numbers: int64 [N], from 0."""
         if not len(numbers):
             return
         if (most := int(numbers.max())) >= self._keys.shape[1]:

@@ -18,7 +18,7 @@ from bert_jax.errors import LONGEST_QUOTE, UserError
 
 @contextmanager
 def library_errors(what: str) -> Generator[None]:
-    """Raise the library's errors, and its panics (not an `Exception`), as one `UserError` line that begins with `what`.
+    """Raises the library's errors, and its panics (no `Exception`), as one `UserError` line that begins with `what`.
 
     Rust writes a panic to standard error itself, before Python can catch it.
     """
@@ -78,7 +78,7 @@ def bert_backend(
 
 
 def set_bert_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
-    """[CLS] a [SEP], [CLS] a [SEP] b [SEP], types 0 and then 1: BERT's and ALBERT's."""
+    """Sets BERT's and ALBERT's layout: [CLS] a [SEP], [CLS] a [SEP] b [SEP], types 0 and then 1."""
     cls, sep = special_tokens["cls"], special_tokens["sep"]
     _set_layout(backend, f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", cls, sep)
 
@@ -89,7 +89,7 @@ def _set_layout(backend: tokenizers.Tokenizer, single: str, pair: str, cls: str,
 
 
 def probe(backend: tokenizers.Tokenizer) -> None:
-    """Run every stage once: some faults of a tokenizer.json panic only when a text passes through."""
+    """Runs every stage once: some faults of a tokenizer.json panic only when a text passes through."""
     for text in ("Ab c, 1 é가字 [MASK] \u0301", ""):
         backend.encode_batch([text, (text, text)])
         backend.decode(backend.encode(text).ids)
@@ -153,7 +153,7 @@ def byte_level_backend(ids: Mapping[str, int], merges: Sequence[tuple[str, str]]
 
 
 def set_byte_level(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> None:
-    """Give a pipeline GPT-2's splitting into words and its decoder."""
+    """Gives a pipeline GPT-2's splitting into words and its decoder."""
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
 
@@ -161,7 +161,7 @@ def set_byte_level(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> 
 def set_roberta_layout(
     backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], *, add_prefix_space: bool, trim_offsets: bool
 ) -> None:
-    """<s> a </s>, <s> a </s></s> b </s>, types all 0; `trim_offsets` excludes the space from a word's offsets."""
+    """Sets <s> a </s>, <s> a </s></s> b </s>, types all 0; `trim_offsets` excludes the space from a word's offsets."""
     ids = backend.get_vocab()
     sep, cls = ((special_tokens[role], ids[special_tokens[role]]) for role in ("sep", "cls"))
     backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, add_prefix_space)
@@ -186,7 +186,7 @@ def unigram_backend(pieces: Pieces, unk_id: int) -> tokenizers.Tokenizer:
 
 
 def set_words(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> None:
-    """Split text into words at white space; with `add_prefix_space` each word begins with "▁"."""
+    """Splits text into words at white space; with `add_prefix_space` each word begins with "▁"."""
     scheme = "always" if add_prefix_space else "never"
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)]
@@ -202,7 +202,7 @@ def prefixes_words(backend: tokenizers.Tokenizer) -> bool:
 def set_albert_normalizer(
     backend: tokenizers.Tokenizer, *, lowercase: bool, keep_accents: bool, charsmap: bytes | None
 ) -> None:
-    """Normalise quotes, accents and case as google-research/albert `preprocess_text`, then by SentencePiece's table."""
+    """Normalises quotes, accents and case as google-research/albert `preprocess_text`, then by the model's table."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -214,13 +214,13 @@ def set_albert_normalizer(
 
 
 def set_fairseq_normalizer(backend: tokenizers.Tokenizer, *, charsmap: bytes | None) -> None:
-    """Normalise by SentencePiece's own table alone, as XLM-R and CamemBERT do."""
+    """Normalises by SentencePiece's own table alone, as XLM-R and CamemBERT do."""
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
 
 
 def set_fairseq_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
-    """<s> a </s>, <s> a </s></s> b </s>, types all 0: RoBERTa's."""
+    """Sets RoBERTa's layout, <s> a </s>, <s> a </s></s> b </s>, types all 0."""
     cls, sep = special_tokens["cls"], special_tokens["sep"]
     _set_layout(backend, f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0", cls, sep)
 
@@ -251,7 +251,7 @@ def _is_number_comma(piece: str) -> bool:
 def set_byte_level_rules(
     backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], settings: Settings, *, prefixed: bool = False
 ) -> None:
-    """Give a pipeline RoBERTa's rules; `prefixed`: whether to put a space before a text if no argument or file says."""
+    """Gives a pipeline RoBERTa's rules; `prefixed`: whether to put a space before a text if nothing says."""
     add_prefix_space = settings.prefixes_space(prefixed)
     trim_offsets = settings.config.get("trim_offsets", True)
     set_byte_level(backend, add_prefix_space=add_prefix_space)
@@ -268,7 +268,7 @@ def set_unigram_rules(
     lowercase: bool = True,
     keep_accents: bool = False,
 ) -> None:
-    """Give a pipeline ALBERT's, XLM-R's or CamemBERT's rules.
+    """Gives a pipeline ALBERT's, XLM-R's or CamemBERT's rules.
 
     `lowercase` and `keep_accents` apply if neither the caller nor the files say.
     """
@@ -290,7 +290,7 @@ def set_unigram_rules(
 def overrule_json(
     backend: tokenizers.Tokenizer, family: Family | None, special_tokens: Mapping[str, str], settings: Settings
 ) -> None:
-    """Apply to a tokenizer.json the settings that overrule it; without a family it stays as it is."""
+    """Applies to a tokenizer.json the settings that overrule it; without a family it stays as it is."""
     if isinstance(backend.model, models.WordPiece):
         _overrule_bert(backend, settings)
         if backend.post_processor is None:
@@ -310,7 +310,7 @@ def overrule_json(
 
 
 def _overrule_bert(backend: tokenizers.Tokenizer, settings: Settings) -> None:
-    """Set casing and accents: the argument, else tokenizer_config.json (as in transformers), else tokenizer.json."""
+    """Sets casing and accents: the argument, else tokenizer_config.json (as in transformers), else tokenizer.json."""
     normalizer, config = backend.normalizer, settings.config
     if not isinstance(normalizer, normalizers.BertNormalizer):
         return
@@ -327,7 +327,7 @@ def _overrule_bert(backend: tokenizers.Tokenizer, settings: Settings) -> None:
 
 
 def refuse_unheeded(backend: tokenizers.Tokenizer, family: Family | None, path: Path, settings: Settings) -> None:
-    """Raise UserError for an argument that the finished pipeline does not follow."""
+    """Raises UserError for an argument that the finished pipeline does not follow."""
     wordpiece = isinstance(backend.model, models.WordPiece)
     wrong = {
         "cased": settings.cased is not None and settings.cased != is_cased(backend),

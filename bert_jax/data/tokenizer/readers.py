@@ -34,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts:
-    """WordPiece: a vocab.txt with one piece per line."""
+    """The parts of a WordPiece tokenizer: a vocab.txt with one piece per line.
+
+    Raises UserError if the file is no such vocabulary, or if nothing says whether it is cased (`guess_cased`).
+    """
     settings = beside.settings
     pieces = read_vocabulary(path)
     ids = {piece: i for i, piece in enumerate(pieces)}
@@ -57,7 +60,10 @@ def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The pieces of a vocab.txt, one per line; lines end at \\n or \\r\\n only (U+0085 and U+2028 can be pieces)."""
+    """The pieces of a vocab.txt, one per line; lines end at \\n or \\r\\n only (U+0085 and U+2028 can be pieces).
+
+    Raises UserError if the file is not UTF-8, or is empty.
+    """
     data = read_file(path)
     try:
         lines = data.decode("utf-8-sig").split("\n")
@@ -76,7 +82,7 @@ def _is_marker(piece: str) -> bool:
 
 
 def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
-    """False if no piece has a capital letter, as transformers assumes; if one has, the pieces do not tell.
+    """False, if no piece has a capital letter, as transformers assumes; if one has, the pieces do not tell.
 
     Raises:
         UserError: a piece has a capital letter.
@@ -91,7 +97,7 @@ def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
 
 
 def warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
-    """Warn about pieces that cannot occur because uncased BERT strips accents, which also cuts Hangul into letters."""
+    """Warns if over 1 % of the pieces cannot occur: uncased BERT strips accents, and so it cuts up Hangul."""
     lost = [
         piece
         for piece in pieces
@@ -116,7 +122,7 @@ def _is_jamo(character: str) -> bool:
 
 
 def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
-    """RoBERTa: a vocab.json, and the merges.txt beside it.
+    """The parts of RoBERTa's tokenizer: a vocab.json, and the merges.txt beside it.
 
     Its mask token swallows the spaces on its left, as in training (fairseq's `fill_mask`; transformers up to 4, and
     every tokenizer.json). Without a tokenizer.json, transformers 5 does not do this.
@@ -133,7 +139,7 @@ def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
 
 
 def read_vocab_json(path: Path) -> dict[str, int]:
-    """Piece -> id of a vocab.json; the ids are 0, 1, 2, ... without a gap.
+    """The id of each piece of a vocab.json; the ids are 0, 1, 2, ... without a gap.
 
     Raises:
         UserError: a missing file, or one that is not such a table.
@@ -186,7 +192,7 @@ def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def read_spiece_model(path: Path, family: Family, beside: Beside) -> TokenizerParts:
-    """ALBERT, XLM-R, CamemBERT: SentencePiece's file.
+    """The parts of ALBERT's, XLM-R's or CamemBERT's tokenizer: SentencePiece's file.
 
     Its user-defined symbols ("-", "(", ...) are pieces like any other, as in SentencePiece itself. Without a
     tokenizer.json, transformers 5 makes them tokens that split words: the text after one begins with "▁".
@@ -232,7 +238,7 @@ class SpieceModel:
 
 
 def read_spiece(path: Path) -> SpieceModel:
-    """Read a SentencePiece model of type unigram.
+    """The content of a SentencePiece model of type unigram.
 
     Raises:
         UserError: the package sentencepiece is missing (install the extra "spm"); a damaged file; a model of another
@@ -292,7 +298,7 @@ def camembert_pieces(model: SpieceModel, special_tokens: dict[str, str]) -> tupl
 
 
 def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> TokenizerParts:
-    """Read a tokenizer.json, with the settings by which transformers overrules it."""
+    """The parts of a tokenizer.json, with the settings by which transformers overrules it."""
     backend = load_backend(path, split_number_commas=beside.settings.split_number_commas)
     ids = backend.get_vocab(with_added_tokens=True)
     family = family_of_json(path, type(backend.model).__name__, declared, beside.settings.config, beside.model)

@@ -81,12 +81,12 @@ class Beside:
     class_file: Path
 
     def special_tokens(self, family: Family | None, tokens: Collection[str]) -> dict[str, str]:
-        """Role -> token, for the tokens that are in `tokens` or among the added ones."""
+        """The token of each role, of those tokens that are in `tokens` or among the added ones."""
         known = {*tokens, *(entry["content"] for entry in self.added.values())}
         return special_tokens_of(family, {role: entry["content"] for role, entry in self.named.items()}, known)
 
     def put_special_tokens(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
-        """Mark the special tokens in a pipeline's vocabulary, and add the tokens that it lacks.
+        """Marks the special tokens in a pipeline's vocabulary, and adds the tokens that it lacks.
 
         The mask token swallows the spaces on its left, unless a file says otherwise.
 
@@ -107,7 +107,7 @@ class Beside:
     def put_added_tokens(
         self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], lstrip: Sequence[str | None] = ()
     ) -> None:
-        """Add to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the spaces on their left.
+        """Adds to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the spaces on their left.
 
         Tokens that its vocabulary has and the files name as special ones become such, as in transformers.
 
@@ -139,7 +139,7 @@ def _put(backend: tokenizers.Tokenizer, entry: Mapping[str, Any], *, special: bo
 
 
 def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | None = None) -> Beside:
-    """Read the JSON files of a folder; a missing file counts as empty. `model` replaces the content of config.json.
+    """Reads the JSON files of a folder; a missing file counts as empty. `model` replaces the content of config.json.
 
     As in transformers, config.json names the tokenizer's class if tokenizer_config.json does not.
 

@@ -35,7 +35,7 @@ from bert_jax.errors import UserError
 
 
 def option(name: str, value: str | bool, allowed: Sequence[str], alias: Mapping[str | bool, str]) -> str:
-    """The option's value, checked; `alias` translates what transformers calls it."""
+    """The option's value; `alias` translates what transformers calls it. Raises UserError if it is not allowed."""
     value = str(alias.get(value, value))
     if value not in allowed:
         raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
@@ -43,7 +43,7 @@ def option(name: str, value: str | bool, allowed: Sequence[str], alias: Mapping[
 
 
 def segments(text: Any, pair: Any) -> list[list[str]]:
-    """The first segments of all rows, and the second ones if there are any."""
+    """The first segments of all rows, and the second ones if there are any; UserError for another form of texts."""
     if isinstance(text, str):
         if pair is not None and not isinstance(pair, str):
             raise UserError(f"text is one string, so pair must be one too; found {type(pair).__name__}")
@@ -67,7 +67,7 @@ def segments(text: Any, pair: Any) -> list[list[str]]:
 
 
 def check_texts(texts: Sequence[Any]) -> None:
-    """Raise UserError for a text that is not a string or cannot be encoded as UTF-8."""
+    """Raises UserError for a text that is not a string or cannot be encoded as UTF-8."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f"text {number} must be a string, found {type(text).__name__}")
@@ -80,7 +80,7 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 
 def width(lengths_B: np.ndarray, padding: str, limit: int | None, multiple: int | None = None) -> int:
-    """The width L of rows with these lengths under a padding rule, a multiple of `multiple`."""
+    """The width L of rows with these lengths under a padding rule; a multiple of `multiple`, if they are padded."""
     longest = int(lengths_B.max(initial=0))
     if multiple is not None and multiple < 1:
         raise UserError(f"pad_to_multiple_of={multiple}: expected at least 1")
@@ -99,7 +99,7 @@ def as_lists(rows: Mapping[str, np.ndarray], lengths_B: np.ndarray) -> dict[str,
 
 
 def check_return_tensors(kind: str | None) -> None:
-    """UserError for a `return_tensors` other than "np"."""
+    """Raises UserError for a `return_tensors` other than "np" and None."""
     if kind not in (None, "np"):
         raise UserError(
             f"return_tensors={kind!r}: this tokenizer returns NumPy arrays, which JAX takes; use 'np' or leave it out"
@@ -138,7 +138,7 @@ class Tokenizer(TokenIds):
         split_number_commas: bool = False,
         model: Mapping[str, Any] | None = None,
     ) -> "Tokenizer":
-        """Load a tokenizer from a folder or from one of its files; the settings files beside it are read too.
+        """Loads a tokenizer from a folder or from one of its files; the settings files beside it are read too.
 
         The files decide its kind (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
         sentencepiece.bpe.model, for which the extra "spm" must be installed), then `tokenizer_class` in
@@ -153,7 +153,7 @@ class Tokenizer(TokenIds):
             literal_special_tokens: whether "[MASK]" in raw text is the token. None: as tokenizer_config.json
                 (`split_special_tokens`) says, else True.
             max_length: tokens that the model takes. None: the smaller of `model_max_length` (tokenizer_config.json)
-                and `max_position_embeddings` (config.json).
+                and `max_position_embeddings` (config.json; for RoBERTa less two).
             strip_accents: whether to drop accents (which also cuts Hangul into letters). None: as the files say, else
                 as the family does: BERT if it lower-cases, ALBERT always, the others never.
             add_prefix_space: whether to put a space before each text. None: as the files say, else False for RoBERTa
@@ -190,7 +190,7 @@ class Tokenizer(TokenIds):
         revision: str | None = None,
         token: str | bool | None = None,
     ) -> "Tokenizer":
-        """Load the tokenizer of a published model, a folder or a run directory.
+        """Loads the tokenizer of a published model, a folder or a run directory.
 
         Args:
             source: a hub id ("google-bert/bert-base-cased"), a folder or a run directory.
@@ -227,7 +227,10 @@ class Tokenizer(TokenIds):
         literal_special_tokens: bool = True,
         max_length: int | None = None,
     ) -> "Tokenizer":
-        """A tokenizer from WordPiece pieces in the order of their ids; [UNK], [CLS] and [SEP] must be among them."""
+        """A tokenizer from WordPiece pieces in the order of their ids.
+
+        Raises UserError if [UNK], [CLS] or [SEP] is not among them, or if a piece has a line break.
+        """
         ids = {piece: i for i, piece in enumerate(pieces)}
         if broken := next((piece for piece in pieces if "\n" in piece or "\r" in piece), None):
             raise UserError(f"the piece {broken!r:.40} has a line break; a vocabulary has one piece a line")
@@ -256,7 +259,7 @@ class Tokenizer(TokenIds):
         self._backend.encode_special_tokens = not self.literal_special_tokens  # the library does not pickle it
 
     def save(self, directory: str | Path) -> None:
-        """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
+        """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
 
         The family's files are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded
         from. With the model's config.json beside them transformers' `AutoTokenizer` gives the same ids, except for
@@ -321,17 +324,19 @@ class Tokenizer(TokenIds):
         return_tensors: str | None = None,
         pad_to_multiple_of: int | None = None,
     ) -> dict[str, Any]:
-        """Encode texts, or pairs of texts, as rows of ids: [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; for RoBERTa
-        <s> a </s> or <s> a </s></s> b </s>.
+        """Encodes texts, or pairs of texts, as rows of ids: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
+
+        RoBERTa's rows are <s> a </s> or <s> a </s></s> b </s>.
 
         Args:
             text: one text, a list of texts, or a list of (a, b).
             pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
-            padding: "longest" (of this batch), "max_length", or "none". True and False, "do_not_pad" and below
-                "do_not_truncate" are understood as in transformers.
+            padding: "longest" (of this batch), "max_length", or "none". As in transformers, True is "longest", and
+                False and "do_not_pad" are "none".
             truncation: which segment to cut at its end (at its beginning if tokenizer_config.json has
-                "truncation_side": "left"): "longest_first", "only_first" or "only_second"; or "none": a
-                row that is too long is an error.
+                "truncation_side": "left"): "longest_first", "only_first" or "only_second"; or "none": a row that is
+                too long is an error. As in transformers, True is "longest_first", and False and "do_not_truncate" are
+                "none".
             max_length: tokens per row, special tokens included. None: the model's (`self.max_length`).
             add_special_tokens: False: rows hold the segments alone.
             return_token_type_ids, return_attention_mask, return_offsets_mapping, return_special_tokens_mask,
@@ -342,11 +347,10 @@ class Tokenizer(TokenIds):
 
         Returns:
             int32 arrays [B, L], B = 1 for a single text; without padding lists of lists if the rows differ in length.
-            `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
-            (RoBERTa: all 0); `attention_mask` 0 at padding, else 1; `special_tokens_mask` 1 at special tokens and
-            padding, else 0; `word_ids` the number of the word in its segment, with punctuation marks as words, and -1
-            at special tokens and padding; `offset_mapping` [B, L, 2], where in its segment's string a token begins and
-            ends, in characters.
+            `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP] (RoBERTa: all 0); `attention_mask` 0 at padding,
+            else 1; `special_tokens_mask` 1 at special tokens and padding, else 0; `word_ids` the number of the word in
+            its segment, with punctuation marks as words, and -1 at special tokens and padding; `offset_mapping`
+            [B, L, 2], where in its segment's string a token begins and ends, in characters, and 0 at those.
 
         Raises:
             UserError: rows of different length with return_tensors="np" and no padding; text that is not valid Unicode
@@ -414,11 +418,11 @@ class Tokenizer(TokenIds):
         return self(text, pair, **options)["input_ids"][0].tolist()
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The fast path: the concatenated ids of all texts, int32, and each text's number of ids, int64.
+        """The concatenated ids of all texts, int32, and each text's number of ids, int64.
 
-        No special tokens, no truncation. The tokenizer caches words (in bounded memory), so pass large batches of the
-        same kind of text and reuse the tokenizer. With much text it uses nanotoken, if that is installed and its ids
-        are the same.
+        This is the fast path: no special tokens, no truncation. The tokenizer caches words (in bounded memory), so
+        pass large batches of the same kind of text and reuse the tokenizer. With much text it uses nanotoken, if that
+        is installed and its ids are the same.
 
         Raises:
             UserError: a text that is not a string or not valid Unicode.
@@ -437,7 +441,10 @@ class Tokenizer(TokenIds):
         return np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
 
     def encode_flat_with_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `encode_flat`, with the begin and end of each token in its text, in characters: int32 [T, 2]. Slower."""
+        """What `encode_flat` returns, and the begin and end of each token in its text, in characters: int32 [T, 2].
+
+        Slower: no words are cached.
+        """
         encoded = self._encode_segment(texts, offsets=True, word_ids=False)
         return encoded.fields["input_ids"], encoded.lengths, encoded.fields["offset_mapping"]
 
