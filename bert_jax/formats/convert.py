@@ -43,7 +43,7 @@ def convert(
     int8: bool = False,
     calibration: Sequence[str] = (),
 ) -> Converted:
-    """Read `source` and write it in another form, or for another head.
+    """Reads `source` and writes it in another form, or for another head.
 
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
@@ -115,7 +115,7 @@ def _read(
     allow_missing: tuple[str, ...],
     gelu: Gelu | None,
 ) -> ReadModel:
-    """Read on the host, without running JAX, unless some parameters have to be initialised randomly."""
+    """Reads on the host, without running JAX, unless some parameters have to be initialised randomly."""
     if allow_missing or num_labels is not None:
         loaded = load(source, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
         return ReadModel(loaded.config, loaded.params, loaded.report)

@@ -56,7 +56,7 @@ class Octets(NamedTuple):
 
 
 def read_value(file: FileBytes, start: int, end: int) -> Any:
-    """Parse the bytes from `start` to `end` of a file as exactly one msgpack value.
+    """The value of the bytes from `start` to `end` of a file, which are exactly one msgpack value.
 
     Memory stays below 128 MiB whatever the file contains: the parser makes at most 131,072 values, and each text has at
     most 256 bytes.
@@ -84,7 +84,7 @@ class _Walk:
         return UserError(f"{self.file.path}: not a msgpack file of arrays: {what} (byte {self.at})")
 
     def skip(self, length: int) -> int:
-        """Skip the next `length` bytes, and return where they start."""
+        """Skips the next `length` bytes, and returns where they start."""
         if length > self.end - self.at:
             raise self.error(f"expected {length} more bytes, found {self.end - self.at}: truncated or damaged")
         self.at += length
@@ -339,7 +339,7 @@ def hf_names(stored: Stored, model_type: str | None = None, separator: str = "/"
 
 
 def _with_one_decoder_bias(names: dict[str, Native]) -> dict[str, Native]:
-    """Rename the vocabulary's bias: until transformers 4.5 the decoder had it, since then it is beside the decoder."""
+    """Renames the vocabulary's bias: until transformers 4.5 the decoder had it, since then it is beside the decoder."""
     old, new = "cls.predictions.decoder.bias", "cls.predictions.bias"
     if old in names and new not in names:
         return {new if key == old else key: native for key, native in names.items()}

@@ -50,7 +50,7 @@ def fetch(
     cache_dir: str | os.PathLike[str] | None = None,
     endpoint: str | None = None,
 ) -> Path:
-    """Return the local folder of a published model, after downloading the files that the cache lacks.
+    """The local folder of a published model, after a download of the files that the cache lacks.
 
     The folder holds config.json, the weights in one format (preferring safetensors, then PyTorch's, then Flax's; one
     file or shards) and all files of its tokenizer. It may hold more files that another program has downloaded.
@@ -109,7 +109,7 @@ class _Unreachable(Exception):
 
 
 def _look_up(source: HubId, parts: tuple[str, ...], cache: Path) -> tuple[Path | None, list[str], list[str]]:
-    """Look in the cache under all names of the model: the most complete folder, what it lacks, and what it may lack."""
+    """The most complete folder that the cache has under all names of the model, what it lacks, what it may lack."""
     best: tuple[Path | None, list[str], list[str]] = (None, [], [])
     for name in source.names:
         files = CachedFiles(lambda file, name=name: _cached(name, file, source.revision, cache))
@@ -147,7 +147,7 @@ class _Hub:
         self.source, self.cache, self.endpoint, self.token = source, cache, endpoint, token
 
     def download(self, parts: tuple[str, ...]) -> Path:
-        """Download the files that `parts` need and the cache lacks, at the commit that the revision is at now."""
+        """Downloads the files that `parts` need and the cache lacks, at the commit that the revision is at now."""
         commit, listed = self._listing()
 
         def get(name: str) -> Path:
@@ -205,7 +205,7 @@ class _Hub:
             return Path(hf_hub_download(self.source.repo, name, revision=revision, **options))
 
     def _note_absent(self, names: list[str], commit: str) -> None:
-        """Make the cache record that the model lacks these files: the client does so when a request for one fails."""
+        """Makes the cache record that the model lacks these files: the client does so when a request for one fails."""
         for name in names:
             if _cached(self.source.repo, name, commit, self.cache) is None:
                 with suppress(UserError, FileNotFoundError, _Unreachable):
@@ -224,7 +224,7 @@ class _Hub:
 
     @contextmanager
     def _explained(self, file: str | None = None) -> Generator[None]:
-        """Turn the client's exceptions into one-line errors."""
+        """Turns the client's exceptions into one-line errors."""
         from huggingface_hub import errors
 
         # The exception of the client's HTTP library, which is httpx or its successor, depending on the release.
@@ -304,7 +304,7 @@ def upload(
     private: bool = False,
     overwrite: bool = False,
 ) -> Pushed:
-    """Upload a model in one commit, to a new repository if there is none, and compare what the hub lists with `files`.
+    """Uploads a model in one commit, to a new repository if there is none, and compares it with `files`.
 
     The token is HF_TOKEN, or the one that `hf auth login` stored; the hub is that of HF_ENDPOINT.
 
@@ -385,7 +385,7 @@ def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[Model
 
 @contextmanager
 def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
-    """Turn the client's exceptions during an upload into one-line errors."""
+    """Turns the client's exceptions during an upload into one-line errors."""
     from huggingface_hub import errors
     from huggingface_hub.errors import HTTPError
 

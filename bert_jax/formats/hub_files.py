@@ -74,7 +74,7 @@ def is_hub_id(text: str | os.PathLike[str]) -> bool:
 
 
 def parse_hub_id(text: str, revision: str | None = None) -> HubId:
-    """Parse a hub id, and replace an old name by the current one.
+    """Parses a hub id, and replaces an old name by the current one.
 
     Args:
         text: "google-bert/bert-base-uncased", "bert-base-uncased", "org/name@revision".

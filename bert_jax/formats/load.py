@@ -77,7 +77,7 @@ def load(
     token: str | bool | None = None,
     gelu: Gelu | None = None,
 ) -> Loaded:
-    """Load a model: the newest verified checkpoint of a run directory, or any BERT in any published format.
+    """Loads a model: the newest verified checkpoint of a run directory, or any BERT in any published format.
 
     Args:
         source: a run directory (`runs/NAME`; for a fine-tuning run, its best model once there is one), a folder
@@ -145,7 +145,7 @@ def load_arrays(
     token: str | bool | None = None,
     gelu: Gelu | None = None,
 ) -> ReadModel:
-    """As `load`, but into NumPy arrays on the host, for callers that put them on a mesh, write them or hash them.
+    """Loads as `load`, but NumPy arrays on the host, for callers that put them on a mesh, write them or hash them.
 
     The arrays have the file's memory layout: most kernels from Hugging Face's files are views on a transpose.
 
@@ -171,7 +171,7 @@ def load_arrays(
 
 
 def load_config(source: AnySource, *, revision: str | None = None, token: str | bool | None = None) -> BertConfig:
-    """Load only the config, without reading any weights; `dtype` and `remat` have their defaults.
+    """The config alone, without reading any weights; `dtype` and `remat` have their defaults.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
@@ -182,7 +182,7 @@ def load_config(source: AnySource, *, revision: str | None = None, token: str | 
 def load_tokenizer(
     source: AnySource, *, revision: str | None = None, token: str | bool | None = None, **options: Any
 ) -> "Tokenizer | None":
-    """Load the tokenizer of a source as in `load`; None if it has none. `options` are those of `Tokenizer.load`.
+    """The tokenizer of a source as in `load`; None if it has none. `options` are those of `Tokenizer.load`.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
@@ -218,14 +218,14 @@ def _labels(source: Source, num_labels: int | None, labels: Iterable[str] | None
 
 
 def _on_device(arrays: Iterable[tuple[str, np.ndarray]]) -> "dict[str, jax.Array]":
-    """Move each array to the default device as it is read, so that the host never holds a second copy of the model."""
+    """Moves each array to the default device as it is read, so that the host never holds a second copy of the model."""
     import jax
 
     return {path: jax.device_put(array) for path, array in arrays}
 
 
 def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
-    """Select one head's parameters from a checkpoint's tree, and make the report."""
+    """Selects one head's parameters from a checkpoint's tree, and makes the report."""
     stem = ENCODER if is_encoder(head, config) and any(path.startswith(ENCODER) for path in flat) else ""
     wanted = parameters_of(config, head)
     there = {path: flat[stem + path] for path in wanted if stem + path in flat}
@@ -248,7 +248,7 @@ def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, sourc
 
 
 def _initialise(config: BertConfig, head: str, paths: list[str], key: "jax.Array | None") -> dict[str, Any]:
-    """Initialise the parameters at `paths` as `model.init` does, without computing the others."""
+    """Initialises the parameters at `paths` as `model.init` does, without computing the others."""
     import jax
     import jax.numpy as jnp
 

@@ -52,7 +52,7 @@ _NAMES = {
 
 @contextmanager
 def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None] | None = None) -> Generator[Path]:
-    """Yield a draft folder to write into; rename it to `directory` when the block ends.
+    """Yields a draft folder to write into; renames it to `directory` when the block ends.
 
     `directory` is therefore never incomplete. If the block raises an exception, `directory` stays as it was. A former
     export at that place is replaced in one step, where the system can exchange two folders (Linux can). What killed
@@ -88,12 +88,12 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file with the same line endings on every system."""
+    """Writes a text file with the same line endings on every system."""
     path.write_bytes(text.encode())
 
 
 def refuse_foreign(target: Path) -> None:
-    """Raise a UserError if the place has something that is not a former export."""
+    """Raises a UserError if the place has something that is not a former export."""
     if not os.path.lexists(target):
         return
     if target.is_symlink():
@@ -120,7 +120,7 @@ def _is_ours(target: Path) -> bool:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the drafts of exports to `target` that were killed; one that is still being written stays.
+    """Removes the drafts of exports to `target` that were killed; one that is still being written stays.
 
     A file system that cannot exchange two folders needs a moment without `target` to replace it; if the program was
     killed in it, this gives the former export its name again.
@@ -138,7 +138,7 @@ def remove_leftovers(target: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """While active, `remove_leftovers` of another program leaves the folder alone; raises OSError if that has it."""
+    """Keeps `remove_leftovers` of another program away from the folder; raises OSError if that has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +161,7 @@ def _rename(draft: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step; False if the system cannot, and then nothing has changed."""
+    """Exchanges the names of two folders in one step; False if the system cannot, and then nothing has changed."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -34,13 +34,13 @@ class Parcel(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The bytes of all files."""
         return sum(path.stat().st_size for path in self.files.values())
 
 
 @contextmanager
 def packed(source: AnySource, repo: str, *, step: int | None = None, license: str | None = None) -> Generator[Parcel]:
-    """Yield the files to upload. They are temporary: the export of a run, and the card of any model.
+    """Yields the files to upload. They are temporary: the export of a run, and the card of any model.
 
     A run is exported anew. Of a folder, every file is taken that is not hidden, after its weights have been read; its
     own README.md stays, apart from the licence.

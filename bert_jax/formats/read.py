@@ -80,7 +80,7 @@ class Report:
         return lines
 
     def check(self, allow_missing: tuple[str, ...] = ()) -> None:
-        """Raise a UserError for the first problem; `IncompleteModel` if the only problem is that some are missing."""
+        """Raises a UserError for the first problem; `IncompleteModel` if the only problem is that some are missing."""
         lines = self.problems(allow_missing)
         if not lines:
             return
@@ -107,7 +107,7 @@ def read_model(
     verify: bool = True,
     gelu: Gelu | None = None,
 ) -> ReadModel:
-    """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
+    """Reads a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
 
     Keys may have the family's prefix or not, and may say `gamma` / `beta`; the file may store buffers and copies of
     tied tensors; weights may be float16, bfloat16 or float32 and become float32. The report lists what was missing or
@@ -190,7 +190,7 @@ class OpenModel:
         self._tensors.close()
 
     def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield our path and float32 array for each parameter, then raise a UserError if the checksum does not match.
+        """Yields our path and float32 array for each parameter, then raises a UserError if the checksum does not match.
 
         The checksum is computed while the arrays are read, so use the arrays only after the iterator has ended.
         `contiguous`: as in `read_arrays`.
@@ -209,7 +209,7 @@ class OpenModel:
 def from_stored(
     tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
 ) -> tuple[dict[str, np.ndarray], Report]:
-    """Convert their tensors to our flat tree: the inverse of `to_stored`, with a report.
+    """Converts their tensors to our flat tree: the inverse of `to_stored`, with a report.
 
     Args:
         tensors: key -> array; a file is read one array at a time.
@@ -323,7 +323,7 @@ class Selection(NamedTuple):
 
 
 def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
-    """Compare a file with what the model needs. This reads only tied tensors that are stored twice.
+    """Compares a file with what the model needs. This reads only tied tensors that are stored twice.
 
     Args:
         tensors: a file, under Hugging Face's names.
@@ -383,7 +383,7 @@ def _equal(tensors: Stored, a: str, b: str) -> bool:
 def read_arrays(
     tensors: Stored, sources: list[Wanted], *, contiguous: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the parameters in order; a few threads read ahead.
+    """Yields the parameters in order; a few threads read ahead.
 
     Args:
         tensors: the file.

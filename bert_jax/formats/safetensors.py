@@ -49,7 +49,7 @@ class SafetensorsHeader(NamedTuple):
 
 
 def read_header(file: FileBytes) -> SafetensorsHeader:
-    """Parse and check the header.
+    """The header, parsed and checked.
 
     Raises:
         UserError: there is no header, it is not JSON, a key occurs twice, an entry is invalid, a shape does not match
@@ -180,7 +180,7 @@ class TensorFile(Stored):
         return NUMPY_DTYPES[stored]
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        """As `Stored.copy_to`; reads directly into `out` if its layout is the file's, else a few rows at a time."""
+        """Copies as `Stored` does; reads directly into `out` if its layout is the file's, else a few rows at a time."""
         entry, dtype = self._entries[key], np.dtype(self.dtype(key))
         if out.flags.c_contiguous and out.dtype == dtype and sys.byteorder == "little":
             self._bytes.read_into(entry.start, out.reshape(-1).view(np.uint8).data)
@@ -219,7 +219,7 @@ class TensorFile(Stored):
 def write_tensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a .safetensors file for torch, transformers 4 and 5 and this library. Equal tensors give equal bytes.
+    """Writes a .safetensors file for torch, transformers 4 and 5 and this library. Equal tensors give equal bytes.
 
     Args:
         path: the file; replaced if it exists.

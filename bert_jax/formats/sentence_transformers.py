@@ -64,19 +64,19 @@ class Vectors(NamedTuple):
 
 
 def vectors_as(given: "Vectors | str | None") -> Vectors | None:
-    """What a caller gave, of which a pooling alone is a shorter form."""
+    """What a caller gave, as `Vectors`: a pooling alone stands for one with the defaults."""
     return given if given is None or isinstance(given, Vectors) else Vectors(given)
 
 
 def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
-    """Raise a UserError unless `pooling` is one of `known`, with or without the suffix `NORMALIZED`."""
+    """Raises a UserError unless `pooling` is one of `known`, with or without the suffix `NORMALIZED`."""
     if not isinstance(pooling, str) or pooling.removesuffix(NORMALIZED) not in known:
         names = ", ".join(known)
         raise UserError(f"pooling={pooling!r}: expected one of {names}, or one of them followed by {NORMALIZED!r}")
 
 
 def write_modules(folder: Path, vectors: Vectors | str, width: int, max_length: int) -> None:
-    """Write modules.json, the settings of its layers, and config_sentence_transformers.json if `vectors` has fields.
+    """Writes modules.json, the settings of its layers, and config_sentence_transformers.json if `vectors` has fields.
 
     Args:
         folder: a folder with config.json, the weights and the tokenizer.

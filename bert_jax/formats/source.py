@@ -79,7 +79,7 @@ class Source:
         return self
 
     def best(self, step: int | None = None) -> "Source":
-        """For a fine-tuning run without `step`, its `export/` (the best model so far) if there is one; else itself."""
+        """The `export/` (best model so far) of a fine-tuning run without `step`, if there is one; else itself."""
         exported = self.folder / "export"
         take = self.is_finetuning_run and step is None and (exported / CONFIG_FILES[0]).is_file()
         return open_folder(exported) if take else self
@@ -96,7 +96,7 @@ def open_source(
     token: str | bool | None = None,
     parts: Iterable[str] = PARTS,
 ) -> Source:
-    """Find a model on this machine, or download a published model that is not in the cache.
+    """Finds a model on this machine, or downloads a published model that is not in the cache.
 
     Args:
         source: a run directory, a folder, or a hub id ("google-bert/bert-base-uncased", or with "@REVISION" after it);
@@ -127,7 +127,10 @@ def open_source(
 
 
 def open_folder(folder: str | os.PathLike[str]) -> Source:
-    """As `open_source`, for a folder on this machine."""
+    """The source of a folder on this machine, as `open_source` finds it.
+
+    Raises FileNotFoundError if there is no such folder, and UserError if its config file is damaged.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: {no_folder(folder)}")

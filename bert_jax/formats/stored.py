@@ -49,18 +49,21 @@ class FileBytes:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._file.close()
 
     def read(self, start: int, length: int) -> bytes:
-        """Read `length` bytes from `start`; raises a UserError if the file ends before."""
+        """The `length` bytes from `start`; raises a UserError if the file ends before."""
         self._check(start, length)
         buffer = bytearray(length)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill the buffer with the bytes from `start`. Threads may call this at the same time."""
+        """Fills the buffer with the bytes from `start`. Threads may call this at the same time.
+
+        Raises a UserError if the file ends before.
+        """
         self._check(start, len(buffer))
         done = 0
         while done < len(buffer):
@@ -70,7 +73,7 @@ class FileBytes:
             done += got
 
     def read_rows(self, start: int, rows: np.ndarray) -> None:
-        """Fill the rows of an array [N, width], each of which is contiguous, with the bytes from `start`."""
+        """Fills the rows of an array [N, width], each of which is contiguous, with the bytes from `start`."""
         self._check(start, rows.nbytes)
         if rows.flags.c_contiguous:
             self.read_into(start, rows.reshape(-1).view(np.uint8).data)
@@ -89,7 +92,7 @@ class FileBytes:
             return self._file.readinto(buffer) or 0
 
     def array(self, start: int, dtype: str, count: int, *, big_endian: bool = False) -> np.ndarray:
-        """Read `count` elements from byte `start`.
+        """The `count` elements from byte `start`.
 
         Args:
             start: offset of the first element.
@@ -163,7 +166,7 @@ class Stored(Mapping[str, np.ndarray]):
         return False
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        """Write the array into `out`, which has its shape, any strides and a float dtype at least as wide.
+        """Writes the array into `out`, which has its shape, any strides and a float dtype at least as wide.
 
         Formats override this where they can avoid holding a second copy of the array. Threads may call this at the
         same time.
@@ -175,7 +178,7 @@ class Stored(Mapping[str, np.ndarray]):
         return None
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
 
     def __enter__(self) -> Self:
         return self
@@ -256,7 +259,7 @@ _ROWS = 16  # a cache line holds 16 float32 numbers, so each line is written onc
 
 
 def copy_rows(source: np.ndarray, out: np.ndarray) -> None:
-    """`out[...] = source`, but a few rows at a time if `out` is transposed, which is up to three times as fast."""
+    """Does `out[...] = source`, a few rows at a time if `out` is transposed, which is up to three times as fast."""
     if out.ndim == 2 and source.flags.c_contiguous and not out.flags.c_contiguous:
         for row in range(0, len(out), _ROWS):
             out[row : row + _ROWS] = source[row : row + _ROWS]

@@ -112,7 +112,7 @@ def has_weights(directory: str | os.PathLike[str]) -> bool:
 
 
 def open_weights(directory: str | os.PathLike[str], model_type: str | None = None) -> Stored:
-    """Open the weights in a folder; the caller closes them.
+    """Opens the weights in a folder; the caller closes them.
 
     If the folder has several formats, the order of preference is safetensors, PyTorch, Flax, Google; within a format
     a single file comes before shards.
@@ -142,7 +142,7 @@ def open_weights(directory: str | os.PathLike[str], model_type: str | None = Non
 
 
 def _torch_names(stored: Stored, model_type: str | None) -> Stored:
-    """Rename arrays that Flax wrote, in msgpack or in safetensors, to torch's names; return others unchanged."""
+    """Renames arrays that Flax wrote, in msgpack or in safetensors, to torch's names; returns others unchanged."""
     separator = "." if stored.metadata.get("format") == "flax" else "/" if FLAX in stored.path.name else None
     if separator is None:
         return stored
@@ -156,7 +156,7 @@ def _torch_names(stored: Stored, model_type: str | None) -> Stored:
 def write_weights(
     folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_size: int
 ) -> None:
-    """Write model.safetensors, or numbered shards and their index if it would be larger than `max_shard_size`.
+    """Writes model.safetensors, or numbered shards and their index if it would be larger than `max_shard_size`.
 
     Args:
         folder: the folder to write to.
@@ -186,7 +186,11 @@ def write_weights(
 
 
 def shard_bytes(size: int | str) -> int:
-    """Parse "5GB", "500MB" or a number of bytes. As in transformers, KB, MB and GB are powers of ten."""
+    """The bytes that "5GB", "500MB" or a number says.
+
+    As in transformers, KB, MB and GB are powers of ten; KiB and so on are powers of two. Raises UserError for any other
+    text.
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[KMGT]I?B)", str(size).strip().upper())
     if found is None or isinstance(size, bool):
         raise UserError(f"max_shard_size={size!r}: expected bytes, or a number with KB, MB, GB, KiB, MiB or GiB")

@@ -43,7 +43,7 @@ def save_pretrained(
     sentence_transformers: Vectors | str | None = None,
     tf1: bool = False,
 ) -> Path:
-    """Write config.json, model.safetensors, the tokenizer's files and a model card, in Hugging Face's layout.
+    """Writes config.json, model.safetensors, the tokenizer's files and a model card, in Hugging Face's layout.
 
     The folder is written for one head, because no folder loads into every class of transformers without warnings;
     `architectures` in config.json names the head's class. The files are written to a hidden folder beside `directory`,
@@ -59,7 +59,7 @@ def save_pretrained(
             whose parameters `params` has. ("multiple-choice" must be named: it has the same parameters as
             "sequence-classification".)
         step: the training step of these parameters, written to the weights' metadata; the verb `info` prints it.
-        card: facts for README.md (a mapping becomes a table), or the text below its title.
+        card: how the model was trained, for README.md: facts, which become a table, or Markdown, which is copied.
         max_shard_size: in bytes, or a text such as "500MB"; larger weights are split into files of at most this size,
             with an index.
         sentence_transformers: how to pool tokens into a text's vector: "mean", "cls", "max" or
@@ -135,14 +135,14 @@ def _check_form(config: BertConfig, head: str, vectors: Vectors | None, tf1: boo
 
 
 def check_pools(config: BertConfig, head: str, vectors: Vectors) -> None:
-    """Raise a UserError if sentence-transformers has no such pooling, or the model is not an encoder."""
+    """Raises a UserError if sentence-transformers has no such pooling, or the model is not an encoder."""
     check_pooling(vectors.pooling)
     if not is_encoder(head, config):
         raise UserError(f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}")
 
 
 def check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:
-    """Raise a UserError if the tokenizer has more tokens than the model, or a value is not finite."""
+    """Raises a UserError if the tokenizer has more tokens than the model, or a value is not finite."""
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's table has {config.vocab_size} rows: "
@@ -155,7 +155,7 @@ def check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: 
 def _compare(
     folder: Path, config: BertConfig, head: str, flat: Mapping[str, np.ndarray], tensors: Mapping[str, np.ndarray]
 ) -> None:
-    """Read the folder back and check that every array has the same bits as the original."""
+    """Reads the folder back and checks that every array has the same bits as the original."""
     with open_weights(folder, config.model_type) as written:
         if len(written) != len(tensors) or written.verify() is False:
             raise UserError(f"{written.path}: the file differs from what was written to it; is the disk faulty?")
@@ -178,9 +178,9 @@ def longest_text(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
 
 
 def save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
-    """Write the tokenizer's files with two settings that other programs need.
+    """Writes the tokenizer's files with two settings that other programs need.
 
-    "model_max_length" is the model's longest input, because transformers sets no limit without it.
+    "model_max_length" is at most the model's longest input, in tokens, because transformers sets no limit without it.
     "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the training text was prepared
     by Google's rules, which split it.
     """

@@ -123,17 +123,17 @@ def _size(letter: str | int, config: BertConfig, kept_heads: int) -> int:
 
 
 def our_path(path: str, head: str, config: BertConfig) -> str:
-    """A path of the table -> the path in the tree of `head`: without "bert/" for the encoder without a head."""
+    """The path in the tree of `head` of a path of the table: without "bert/" for the encoder without a head."""
     return path.removeprefix(ENCODER) if is_encoder(head, config) else path
 
 
 def stored_key(key: str, head: str, config: BertConfig) -> str:
-    """A key of the table -> the key in a file for `head`: without, say, "bert." for the encoder without a head."""
+    """The key in a file for `head` of a key of the table: without, say, "bert." for the encoder without a head."""
     return key.removeprefix(family_of(config).prefix) if is_encoder(head, config) else key
 
 
 def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
-    """Match a file's keys with the table's: replace old spellings, add a missing prefix, drop buffers.
+    """Matches a file's keys with the table's: replaces old spellings, adds a missing prefix, drops buffers.
 
     Args:
         keys: the keys of the file.
@@ -163,7 +163,7 @@ def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> str:
-    """Find the head that a set of table keys or of our paths belongs to.
+    """The head that a set of table keys or of our paths belongs to.
 
     Among the heads whose parts are all present, it is the one with the most parts. Keys do not distinguish sequence
     classification from multiple choice (the result is the former), nor a masked LM from a causal one
@@ -191,7 +191,7 @@ def _is_there(rows: Iterable[Name], names: set[str], numbers: Mapping[str, int])
 
 
 def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> dict[str, np.ndarray]:
-    """Convert our flat tree to their tensors: rename, transpose kernels, cast to float32, leave out tied copies.
+    """Converts our flat tree to their tensors: renamed, kernels transposed, in float32, without tied copies.
 
     Args:
         flat: path -> array (float32, float16 or bfloat16). It may hold more than `head` needs (another head). For the

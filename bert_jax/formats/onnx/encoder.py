@@ -17,7 +17,7 @@ _MASKED = float(np.finfo(np.float32).min)
 
 
 def dense(g: Graph, x: str, path: str) -> str:
-    """x · kernel + bias, over the last axis."""
+    """The value x · kernel + bias, over the last axis."""
     g.scope(path)
     return g.op("Add", g.op("MatMul", x, f"{path}/kernel"), f"{path}/bias")
 
@@ -38,7 +38,7 @@ def encode(
     packed: bool = False,
     positions: str | None = None,
 ) -> str:
-    """Ids, mask (1 = a token) and token types [B, L] -> the last hidden state [B, L, D].
+    """The last hidden state [B, L, D] of ids, mask (1 = a token) and token types [B, L].
 
     Args:
         g: the graph to add to; it has the parameters already.
@@ -73,7 +73,7 @@ def encode(
 
 
 def pool(g: Graph, x: str, path: str) -> str:
-    """tanh(dense(the first position)): [B, L, D] -> [B, D]."""
+    """The pooler, tanh(dense(the first position)): [B, L, D] -> [B, D]."""
     return g.op("Tanh", dense(g, first_position(g, x, path), path))
 
 

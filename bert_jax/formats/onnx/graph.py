@@ -45,12 +45,12 @@ class Graph:
         self._uses: dict[str, int] = {}
 
     def input(self, name: str, axes: Sequence[str | int]) -> str:
-        """An integer input."""
+        """Adds an int64 input; returns its name."""
         self.inputs[name] = (np.int64, list(axes))
         return name
 
     def output(self, name: str, value: str, axes: Sequence[str | int], dtype: type = np.float32) -> None:
-        """Make `value` an output under `name`."""
+        """Makes `value` an output under `name`."""
         self.nodes.append(("Identity", [value], [name], f"/{name}", {}))
         self.outputs[name] = (dtype, list(axes))
 
@@ -59,11 +59,11 @@ class Graph:
         self._scope = path
 
     def op(self, kind: str, *operands: Operand, **attributes: Any) -> str:
-        """Add a node with one output; returns the output's name."""
+        """Adds a node with one output; returns the output's name."""
         return self.ops(kind, *operands, outputs=1, **attributes)[0]
 
     def ops(self, kind: str, *operands: Operand, outputs: int, **attributes: Any) -> list[str]:
-        """Add a node with several outputs; returns their names."""
+        """Adds a node with several outputs; returns their names."""
         stem = f"/{self._scope}/{kind}" if self._scope else f"/{kind}"
         self._uses[stem] = number = self._uses.get(stem, 0) + 1
         name = stem if number == 1 else f"{stem}_{number}"
@@ -82,9 +82,9 @@ class Graph:
 
 
 def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str], largest: int = LARGEST_FILE) -> None:
-    """Write `path`, and with more than `largest` bytes of weights also `path` + "_data", which holds them.
+    """Writes `path`, and with more than `largest` bytes of weights also `path` + "_data", which holds them.
 
-    Then read both back and compare: the graph must pass ONNX's own checker, and every array must have the same bits.
+    Then reads both back and compares: the graph must pass ONNX's own checker, and every array must have the same bits.
 
     Raises:
         UserError: the package `onnx` is missing, or the file differs from what was written.
@@ -127,7 +127,7 @@ def _model(onnx: Any, graph: Graph, beside: Path | None) -> Any:
 
 
 def check_graph(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Raise a UserError unless the file is valid ONNX whose arrays are `weights`, bit by bit."""
+    """Raises a UserError unless the file is valid ONNX whose arrays are `weights`, bit by bit."""
     onnx = import_onnx()
     check_valid(path)
     written = onnx.load(str(path)).graph.initializer
@@ -139,7 +139,7 @@ def check_graph(path: Path, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def check_valid(path: Path) -> None:
-    """Raise a UserError unless ONNX's own checker takes the file."""
+    """Raises a UserError unless ONNX's own checker takes the file."""
     onnx = import_onnx()
     try:
         onnx.checker.check_model(str(path), full_check=True)

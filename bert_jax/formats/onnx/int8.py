@@ -17,7 +17,7 @@ from bert_jax.formats.onnx.untracked import untracked
 
 
 def quantize(path: Path, graph: Graph) -> None:
-    """Write `graph` to `path` with the kernels and the tables of embeddings in int8.
+    """Writes `graph` to `path` with the kernels and the tables of embeddings in int8.
 
     Each kernel has a scale per column: with one for all, the mean cosine between a sentence's two vectors is 0.960 and
     not 0.992 (all-MiniLM-L6-v2). Kernels take 7 of the 8 bits, because a CPU without VNNI adds two products of 8 bits
@@ -38,7 +38,7 @@ def quantize(path: Path, graph: Graph) -> None:
 
 
 def quantize_calibrated(path: Path, graph: Graph, inputs: Sequence[Mapping[str, np.ndarray]]) -> None:
-    """As `quantize`, but the ranges of the activations are those found on `inputs`: nothing is left to find in a call.
+    """Writes as `quantize`, but with ranges of the activations that were found on `inputs`: a call finds none.
 
     By NNCF (https://github.com/openvinotoolkit/nncf), which evens out channels of activations (SmoothQuant,
     https://arxiv.org/abs/2211.10438) and corrects biases. For OpenVINO, whose products it is made for.
@@ -89,7 +89,7 @@ def import_onnxruntime() -> Any:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Within it, the advice that the quantizer gives to the root logger is not shown: there is nothing to follow."""
+    """Hides the advice that the quantizer gives to the root logger: there is nothing to follow."""
     logger, advice = logging.getLogger(), lambda record: "pre-processing" not in record.getMessage()
     logger.addFilter(advice)
     try:

@@ -38,7 +38,7 @@ def build_graph(
     token_type_ids if the model tells more than one type apart. Outputs are float32:
 
     - last_hidden_state [B, L, D], and pooler_output [B, D] if there is a pooler
-    - logits: [B, L, V], [B, C], [B, L, C] or [B, choices]
+    - logits: [B, L, V], [B, C], [B, 2] for nsp, [B, L, C] or [B, choices]
     - start_logits, end_logits [B, L]
     - prediction_logits [B, L, V], and seq_relationship_logits (in ALBERT sop_logits) [B, 2], for pretraining
 
@@ -94,7 +94,7 @@ def is_expressible(config: BertConfig) -> bool:
 
 
 def check_expressible(config: BertConfig) -> None:
-    """Raise a UserError for what a graph of ours cannot have."""
+    """Raises a UserError for what a graph of ours cannot have."""
     if not is_expressible(config):
         raise UserError(
             "add_cross_attention=True: the ONNX form has no input for an encoder's output; expected a model without it"

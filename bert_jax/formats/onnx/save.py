@@ -41,7 +41,7 @@ def save_onnx(
     int8: bool = False,
     calibration: Sequence[str] = (),
 ) -> Path:
-    """Write onnx/model.onnx, config.json, the tokenizer's files and a model card.
+    """Writes onnx/model.onnx, config.json, the tokenizer's files and a model card.
 
     The graph takes any number of rows and any length (`build_graph` has its inputs and outputs); it is read back, and
     every parameter compared bit by bit. Otherwise as `save_pretrained`: `directory` is never incomplete, and only a
@@ -51,8 +51,8 @@ def save_onnx(
         directory, config, params, tokenizer, head, step, card: as in `save_pretrained`.
         sentence_transformers: as in `save_pretrained`, for `SentenceTransformer(directory, backend="onnx")`. The graph
             has no pooler then, because nothing reads it.
-        int8: also write onnx/model_quantized.onnx, with 8-bit products: the range of the activations
-            is found in each call, which suits onnxruntime.
+        int8: also write onnx/model_quantized.onnx, with 8-bit products: the range of the activations is found in each
+            call, which suits onnxruntime.
         calibration: with int8, texts on which the ranges are found once, which suits OpenVINO (`quantize_calibrated`);
             some hundreds.
 
@@ -60,8 +60,8 @@ def save_onnx(
         The directory.
 
     Raises:
-        UserError: as `save_pretrained`; or `onnx`, for int8 also `onnxruntime`, is not installed,
-            or `nncf` for a calibration; a calibration without int8 or without a tokenizer.
+        UserError: as `save_pretrained`; or `onnx`, for int8 also `onnxruntime`, is not installed, or `nncf` for a
+            calibration; a calibration without int8 or without a tokenizer; a model with cross-attention.
     """
     import_onnx()
     if int8:

@@ -9,7 +9,7 @@ _TELEMETRY = "openvino_telemetry"
 
 @contextmanager
 def untracked() -> Generator[None]:
-    """Within it, openvino and nncf can be imported without telling Google Analytics about it.
+    """Lets openvino and nncf be imported within it without telling Google Analytics.
 
     By itself OpenVINO's import forks this process for that, and nncf sends an event for each model, unless the user has
     opted out; without the package openvino_telemetry they do neither.

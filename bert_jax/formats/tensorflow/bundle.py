@@ -213,11 +213,11 @@ class Tf1Checkpoint(Stored):
         self._check_crc(key, entry, out)
 
     def verify(self) -> bool:
-        """Whether all tensors, the optimizer's included, match their checksums; reads the data files once."""
+        """Whether all tensors but strings, the optimizer's too, match their checksums; reads the data files once."""
         return all(self._crc_agrees(entry) for entry in self._placed().values())
 
     def string(self, key: str) -> bytes:
-        """Read a tensor that is one string, stored as its length, a CRC of the length, and bytes (`WriteStringTensor`).
+        """The tensor that is one string, stored as its length, a CRC of the length, and bytes (`WriteStringTensor`).
 
         Raises:
             KeyError: there is no such tensor.
@@ -290,7 +290,7 @@ class Tf1Checkpoint(Stored):
         return whole | {repr(key): entry for key, entry in self._slices.items()}
 
     def _check_slices(self, name: str, entry: Entry) -> None:
-        """Check that all slices of a partitioned tensor exist, and have as many numbers in total as the tensor."""
+        """Checks that all slices of a partitioned tensor exist, and have as many numbers in total as the tensor."""
         keys = {slice_key(name, cut): slice_shape(cut, entry.shape) for cut in entry.slices}
         count = 0
         for key, shape in keys.items():
@@ -304,7 +304,7 @@ class Tf1Checkpoint(Stored):
             )
 
     def _open_files(self) -> None:
-        """Open the data files, and check that each tensor is within one and overlaps no other."""
+        """Opens the data files, and checks that each tensor is within one and overlaps no other."""
         ends: dict[int, tuple[int, str]] = {}
         for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
             file = self._shard(entry)
@@ -356,7 +356,7 @@ _DATA = ".data-00000-of-00001"
 
 
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
-    """Write `tensors` at `prefix`. Equal tensors give equal bytes, whatever their order and memory layout.
+    """Writes `tensors` at `prefix`. Equal tensors give equal bytes, whatever their order and memory layout.
 
     An old .index is removed first and the new one is written last, so an interrupted write leaves no checkpoint.
 

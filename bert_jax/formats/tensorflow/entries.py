@@ -28,7 +28,7 @@ class Message:
         return self.integers.get(number, [default])[-1]
 
     def signed(self, number: int, default: int = 0) -> int:
-        """As `integer`, for an int32 or int64 field."""
+        """The last value of an int32 or int64 field, as `integer`."""
         value = self.integer(number, default)
         return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -38,7 +38,7 @@ class Message:
 
 
 def read_message(data: bytes, wire_types: Mapping[int, int]) -> Message:
-    """Parse one message.
+    """The fields of one message.
 
     Args:
         data: the message.
@@ -83,7 +83,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def read_varint(data: bytes, at: int, bits: int = 64) -> tuple[int, int]:
-    """Read an unsigned integer stored as seven bits per byte, lowest first; return it and the offset after it.
+    """An unsigned integer stored as seven bits per byte, lowest first, and the offset after it.
 
     Raises:
         ValueError: the data ends within the integer, or it has more than `bits` bits.
@@ -189,7 +189,7 @@ class Entry:
 
 
 def read_header(data: bytes) -> Header:
-    """Parse the value of the key "".
+    """The header: the value of the key "", parsed.
 
     Raises:
         ValueError: `data` is not a header, or has a version that is not supported.
@@ -205,7 +205,7 @@ def read_header(data: bytes) -> Header:
 
 
 def read_entry(data: bytes) -> Entry:
-    """Parse the value of any key but "".
+    """The entry: the value of any key but "", parsed.
 
     Raises:
         ValueError: `data` is not an entry, or its fields contradict each other.
@@ -276,7 +276,7 @@ def slice_key(name: str, cut: Slice) -> bytes:
 
 
 def _ordered(value: int) -> bytes:
-    """Encode a signed number so that encodings sort as the numbers do: OrderedCode::WriteSignedNumIncreasing."""
+    """Encodes a signed number so that encodings sort as the numbers do: OrderedCode::WriteSignedNumIncreasing."""
     magnitude = (~value if value < 0 else value).bit_length()
     size = magnitude // 7 + 1
     ones = ((1 << size) - 1) << (7 * size)  # the sign bit, then a one for each further byte, then a zero

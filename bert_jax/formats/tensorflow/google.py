@@ -36,7 +36,7 @@ _GELUS = {"erf": "gelu", "tanh": "gelu_new"}
 
 
 def google_hidden_act(hidden_act: str, gelu: Gelu | None = None, usual: Gelu = "erf") -> tuple[str, str]:
-    """Choose the `hidden_act` for a Google checkpoint, and explain the choice in one line.
+    """Chooses the `hidden_act` for a Google checkpoint, and explains the choice in one line.
 
     Args:
         hidden_act: that of its bert_config.json or albert_config.json.
@@ -159,7 +159,7 @@ def google_config(config: BertConfig) -> tuple[str, dict[str, Any]]:
 
 
 def write_google(folder: Path, config: BertConfig, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write the config and bert_model.ckpt.* into a folder; a warning names the fields that the config cannot store.
+    """Writes the config and bert_model.ckpt.* into a folder; a warning names the fields that the config cannot store.
 
     Args:
         folder: the folder to write to.

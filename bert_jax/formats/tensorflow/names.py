@@ -84,7 +84,7 @@ class ModelGardenEncoder(Stored):
 
 
 def open_object_graph(stored: Tf1Checkpoint) -> ModelGardenEncoder:
-    """Open the encoder in a TF2 checkpoint.
+    """Opens the encoder in a TF2 checkpoint.
 
     Raises:
         UserError: the checkpoint is of another model, or its graph of objects cannot be read.
@@ -222,7 +222,7 @@ _OPTIMIZER = {
 
 
 def open_google(source: str | os.PathLike[str], model_type: str | None = None) -> Renamed:
-    """Open a checkpoint of Google's BERT or ALBERT under Hugging Face's names.
+    """Opens a checkpoint of Google's BERT or ALBERT under Hugging Face's names.
 
     TF2 checkpoints of the Model Garden's encoder are read too (`open_object_graph`). Variables that are not in the
     table keep their names; those of the optimizer are left out.
@@ -269,7 +269,7 @@ def model_type_of(names: Iterable[str]) -> str:
 
 
 def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
-    """Translate the names of a checkpoint to Hugging Face's; the result is the argument of `Renamed`.
+    """Translates the names of a checkpoint to Hugging Face's; the result is the argument of `Renamed`.
 
     Args:
         names: the checkpoint's names, in any order; those of a TF-hub module begin with "module/".

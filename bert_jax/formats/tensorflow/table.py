@@ -29,7 +29,7 @@ class _Handle(NamedTuple):
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key-value pairs in the order of their keys.
+    """Yields the key-value pairs in the order of their keys.
 
     Args:
         data: the whole file.
@@ -76,7 +76,7 @@ def crc32c(data: bytes | np.ndarray, before: int = 0) -> int:
 
 
 def mask(crc: int) -> int:
-    """Rotate a CRC right by 15 bits and add a constant, because the data it is stored beside may hold CRCs itself."""
+    """The CRC rotated right by 15 bits plus a constant, because the data it is stored beside may hold CRCs itself."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -87,7 +87,7 @@ def _read_handle(data: bytes, at: int) -> tuple[_Handle, int]:
 
 
 def _read_block(data: bytes, handle: _Handle, limit: int) -> bytes:
-    """Check a block's checksum, and return its uncompressed contents."""
+    """Checks a block's checksum, and returns its uncompressed contents."""
     offset, size = handle
     if offset + size + _TRAILER_SIZE > len(data):
         raise ValueError(f"it lists a block of {size} bytes from byte {offset}, but its blocks end at byte {len(data)}")
@@ -220,7 +220,7 @@ def _successor(key: bytes) -> bytes:
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """Uncompress one Snappy block (no framing).
+    """The uncompressed bytes of one Snappy block (no framing).
 
     TensorFlow 1 does not compress its .index; TensorFlow 2 does when it merges the parts of a checkpoint.
     https://github.com/google/snappy/blob/main/format_description.txt
@@ -289,7 +289,7 @@ def _take(data: bytes, at: int, size: int) -> bytes:
 
 
 def _repeat(out: bytearray, size: int, distance: int) -> None:
-    """Append the `size` bytes that start `distance` bytes back; bytes appended here may be copied again."""
+    """Appends the `size` bytes that start `distance` bytes back; bytes appended here may be copied again."""
     start = len(out) - distance
     source = bytes(out[start : start + size])
     repeats, rest = divmod(size, len(source))

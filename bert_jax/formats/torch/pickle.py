@@ -98,7 +98,7 @@ class Pickle(NamedTuple):
 
 
 def read_pickle(data: bytes, start: int, where: str) -> Pickle:
-    """Interpret one pickle of at most `MAX_PICKLE` bytes and a million opcodes, using under 256 MiB of memory.
+    """Interprets one pickle of at most `MAX_PICKLE` bytes and a million opcodes, using under 256 MiB of memory.
 
     Args:
         data: bytes that contain the pickle.
@@ -320,21 +320,21 @@ def _ordered_dict(arguments: tuple) -> dict:
 
 
 def _rebuild_tensor(arguments: tuple) -> Tensor:
-    """Arguments: storage, offset, shape, stride, then perhaps requires_grad and hooks, then perhaps flags."""
+    """The tensor of the arguments storage, offset, shape, stride, then perhaps requires_grad and hooks, then flags."""
     if len(arguments) not in (4, 6, 7):
         raise Refused(f"a tensor of {len(arguments)} arguments")
     return _tensor(*arguments[:4], dtype=None, flags=arguments[6] if len(arguments) > 6 else None)
 
 
 def _rebuild_tensor_v3(arguments: tuple) -> Tensor:
-    """As `_rebuild_tensor`, with the dtype before the flags, because the storage has none."""
+    """The tensor as of `_rebuild_tensor`, with the dtype before the flags, because the storage has none."""
     if len(arguments) not in (7, 8) or type(arguments[6]) is not PickledName:
         raise Refused("a tensor without a dtype")
     return _tensor(*arguments[:4], dtype=arguments[6].text, flags=arguments[7] if len(arguments) > 7 else None)
 
 
 def _rebuild_parameter(arguments: tuple) -> Tensor:
-    """Arguments: tensor, requires_grad, hooks, then perhaps attributes."""
+    """The tensor of the arguments tensor, requires_grad, hooks, then perhaps attributes."""
     if len(arguments) not in (3, 4) or type(arguments[0]) is not Tensor:
         raise Refused("a parameter that is not a tensor")
     return arguments[0]
