@@ -28,7 +28,7 @@ class MeshConfig(ShownConfig):
     data     number of copies of the parameters; each copy gets its own rows of the batch
     fsdp     number of pieces of parameters and moments; each device with a piece also gets its own rows of the batch
     tensor   number of pieces of attention heads, feed-forward columns and vocabulary; all devices get the same rows
-    zero     as fsdp, but each device gathers all parameters at once, at the start of a step (ZeRO-1)
+    zero     as fsdp, but each device gathers all parameters at once, at the start of a step (ZeRO-1); not with tensor
     """
 
     data: int = -1

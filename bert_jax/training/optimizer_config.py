@@ -23,7 +23,7 @@ class OptimizerConfig(ShownConfig):
                          (arXiv 2405.15682), which is evaluated and exported; pretraining only
     learning_rate        peak of the schedule
     warmup_steps         steps of linear warm-up; None: warmup_share of the run
-    warmup_share         share of total_steps to warm up over, without warmup_steps
+    warmup_share         share of total_steps to warm up over, from 0 to 1, without warmup_steps
     total_steps          step at which the decay ends; the training programs compute it
     schedule             "linear" (`power` must be 1), "polynomial", "constant" after warm-up, or "stable": constant,
                          then a decay over the last decay_share of the steps
@@ -31,20 +31,24 @@ class OptimizerConfig(ShownConfig):
     decay_shape          stable: "1-sqrt" or "linear"
     power                exponent of the polynomial
     end_learning_rate    learning rate at the end of the decay and after it
-    decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
-    warmup               "ramp" or "product" (ELECTRA)
-    first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
+    decay_from           "start": the decay counts from step 0, so the rate drops when the warm-up ends (Google,
+                         NVIDIA); "warmup": from there (transformers); see `schedules.warmup_then_polynomial`
+    warmup               "ramp": up to learning_rate, whatever the decay; "product": the decay times the share of the
+                         warm-up that is done (ELECTRA)
+    first_count          where the schedule is at the first update: 0 (Google, transformers), whose rate is 0 if there
+                         is a warm-up, or 1 (NVIDIA's PolyWarmUpScheduler)
     b1, b2               Adam's: decay rates of the first and the second moment; schedule-free: gradients are taken at
                          b1 of the mean and 1 - b1 of the weights that the updates move
     clock                what warm-up, decay of the rate and weight decay advance by: "steps"; or "tokens": a step
                          counts by its share of the run's tokens, so that phases with other batches keep the half-lives
                          of weights, in tokens, and the shape of the schedule; pretraining only
     b2_half_life         tokens after which half of the second moment is forgotten, in place of b2, so that a batch of
-                         another size forgets as fast; pretraining only
+                         another size forgets as fast; None: b2 says; pretraining only
     average_half_life    tokens after which a weight counts half in an exponential moving average of the weights, which
                          is kept beside them, evaluated and exported; None: no such average; pretraining only
     average_tail         share of total_steps at the end, over which the average is the uniform mean of the weights
-                         (SWA, arXiv 1803.05407; LAWA, 2209.14981), in place of average_half_life; pretraining only
+                         (SWA, arXiv 1803.05407; LAWA, 2209.14981), in place of average_half_life; None: no such mean;
+                         pretraining only
     momentum             Muon's: decay rate of the gradients' mean
     muon_products        Muon's: what the products multiply that make an update orthogonal, "float32" or "bfloat16"
     eps                  Adam's: added to the root of the second moment
@@ -54,7 +58,7 @@ class OptimizerConfig(ShownConfig):
     bias_correction      divide the moments by 1 - b ** count (torch, optax); BERT's own AdamW does not
     weight_decay         decoupled, multiplied by the learning rate; not for biases and LayerNorm (`is_decayed`)
     decay_applies_to     "old" weights (Google, torch, optax) or the just "updated" ones (transformers' former AdamW)
-    clip_norm            global norm of the raw gradient; 0 = no clipping
+    clip_norm            the largest global norm of the raw gradient, to which a larger one is scaled; 0 = no clipping
     trust_ratio_for      LAMB: "decayed" tensors only (Google's ALBERT, NVIDIA, TensorFlow Addons) or "all" (the paper,
                          optax, NVLAMB)
     trust_norm_bounds    LAMB: the paper's phi clips the weight norm to these bounds; None = no clipping (all published

@@ -25,41 +25,44 @@ class FinetuneConfig(ShownConfig):
     data                 a folder with the task's files, under their published names or as train, dev and test
     train, dev, test     files to use instead; dev may be a share of train ("0.1"), the same share of each class
     split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is
-    text, pair, label    columns of a table (task=classify)
-    id                   task=classify: the column with the ids for the predictions
+    text, pair, label    columns of a table (task=classify); pair None: single texts
+    id                   task=classify: the column with the ids for the predictions; None: rows are numbered from 0
     kind                 what the label column holds: "class", "classes" (several) or "number"
-    init                 a run directory, a folder or a hub id
-    max_length           tokens per row
+    init                 a run directory, a folder or a hub id to start from; it must be given
+    max_length           tokens per row, special tokens included
     stride               tokens between the starts of two windows of a longer text, at most a window's length; None: 128
                          for question answering, half a window for tags
     max_question_length  question answering: tokens of a question
-    max_answer_length    question answering: tokens of the longest answer
+    max_answer_length    question answering: tokens of the longest answer that is predicted
     document_context     task=tag: fill rows with the neighbouring sentences (section 5.3)
     epochs               passes over the training examples
     batch                examples per step
     eval_batch           examples per batch of an evaluation
     warmup               share of the steps in which the learning rate rises
     accumulation         number of parts of a batch that are computed one after the other
-    freeze               parts that are not trained: "embeddings"; N, also the first N layers; "all", the whole encoder
-    layer_decay          the learning rate of each layer is that of the layer above times this
-    reinit_layers        initialise this many upper layers, and the pooler, randomly
-    class_weights        "none", "balanced" (N / (C * count)), or a number for each class ("1,2.5,1")
+    freeze               parts that are not trained: "embeddings"; N, also the first N layers; "all", the whole encoder;
+                         None: none
+    layer_decay          the learning rate of each layer is that of the layer above times this; 1: all have the same
+    reinit_layers        initialise this many upper layers, and the pooler, randomly; 0: neither
+    class_weights        "none", "balanced" (N / (C * count), of N examples and C classes), or a number for each class
+                         ("1,2.5,1")
     label_smoothing      share of the probability that goes to all classes alike
     null_answers         squad: questions may have no answer
     null_threshold       squad: predict no answer if its score exceeds that of the best answer by more than this
     metric               the score that selects the best model; None: the task's own
-    early_stop           end the run after this many evaluations without a better score; 0: never
+    early_stop           end the run after this many evaluations without a better score; 0: never; not with seeds or
+                         learning_rates
     pad                  "few": pad a batch to one of a few lengths, chosen for the texts; "max": always to max_length
     seed                 of the head, the order of the examples and dropout
-    track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
-    profile              (first step, number of steps) to record with JAX's profiler, for TensorBoard; None: none
+    track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow"); None: to neither
+    profile              (first step, from 1, and how many) to record with JAX's profiler, for TensorBoard; None: none
     seeds                number of runs, with seeds from `seed` on, for each of `learning_rates`, all in one program
     learning_rates       the rates of these runs; (): optimizer.learning_rate alone
     log_every            steps between two lines of the log
     eval_every           steps between two evaluations; 0: an epoch
     save_every           steps between two checkpoints; 0: as eval_every
     keep                 checkpoints to keep, the newest ones; at least 2
-    max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
+    max_skipped_in_a_row  non-finite steps in a row after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a stage of the run counts as hanging
     """

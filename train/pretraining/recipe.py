@@ -31,28 +31,33 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 class TextConfig(ShownConfig):
     """How `text=` becomes prepared data; the fields are the options of `python -m train.prepare`.
 
-    format              of the files: "text", "jsonl", "parquet" ...; None: by the suffix
-    field               the field of a JSON object or a Parquet row with the text
+    format              of the files: "text", "lines" (a sentence each), "markdown", "jsonl", "wikipedia" (of
+                        WikiExtractor) or "parquet"; None: by the suffix and the first bytes
+    field               the field of a JSON object or a Parquet row with the text; several with commas between are a
+                        paragraph each
     unwrap              join the lines of paragraphs that are wrapped at a column
-    documents           "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs, or
-                        chapters with unwrap
+    documents           "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs,
+                        chapters with unwrap, files of Markdown; a JSON object or a row is always one
     dedupe              remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
     sentences           "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with
                         few names
     language            code of the language whose abbreviations do not end a sentence: "en", "de", "ko" ...
     vocab               a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
                         from the text
-    vocab_size          number of pieces to learn from the text
+    vocab_size          number of pieces to learn from the text, with special tokens; no effect with a vocabulary
     character_coverage  share of the text that a new vocabulary's characters make up; None: 0.9999
     cased               keep upper case; None: uncased, or what `vocab` says
-    strip_accents       None: as `cased` implies, or what `vocab` says
+    strip_accents       drop accents; None: if uncased, unless 1 % of the letters are Hangul, kana or Indic; or what
+                        `vocab` says
     objective           of sentence pairs: "nsp", "sop" or "none"
     rows                for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
     twice               for rows "sentences": share of the sentences that stand in their row twice, as A and as B
-    short_seq_prob      share of the examples that are shortened, so that the model sees short inputs
+    short_seq_prob      share of the passes over a document whose pairs aim at a random shorter length, so that the
+                        model sees short inputs; no effect for objective "none"
     dupe_factor         examples are made from the text this many times; None: 10; 1 for objective "none"
-    held_out            share of the documents to evaluate on; None: 0.005, more of a small text
-    workers             processes; None: the available cores
+    held_out            share of the documents to evaluate on; None: 0.005, more of a small text, and of a text of fewer
+                        than ten documents the end of each
+    workers             processes that prepare the text; None: one for each available core
     """
 
     format: str | None = None
@@ -95,37 +100,41 @@ class PretrainConfig(ShownConfig):
                           them when it starts, so that this is for plans without data and for data=random
     fused_loss            never hold all masked-LM logits at once; no effect on TPUs, with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
-    data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"
+    data                  a prepared directory, several with shares ("wiki:0.7,books:0.3"), or "random"; None: what
+                          text= names, prepared
     data_temperature      if data= has no shares: each is tokens^(1/temperature); above 1 the small ones get more
-    data_shares           shares of several by phase: a tuple for each phase, in the order of data=
-    text                  files, folders and globs with commas between them, prepared into the run directory first
+    data_shares           shares of several by phase: a tuple for each phase, in the order of data=; (): those of data=
+    text                  files, folders and globs with commas between them, prepared into the run directory first;
+                          only without data=
     eval_data             another prepared directory, whose training examples are evaluated on, not the part that it
                           holds out itself: none of its text may be in `data`; None: the held-out part of `data`
-    init                  a run directory, a folder or a hub id to start from, with its architecture
+    init                  a run directory, a folder or a hub id to start from, with its architecture; None: a new model,
+                          drawn as `start` says
     init_optimizer        take its optimizer's moments too, of a run directory or a TF1 checkpoint
     init_step             with init_optimizer: continue at its step, not at 0
     init_at               with init_optimizer: the step of the run's checkpoint to take; None: its newest
-    init_data             of a run on the same data: continue in it after the rows that this run used
+    init_data             init= is a run on the same data: begin after the rows that it used
     first_rows            (length, rows to leave out at the start) of each length, with one number of rows for each
                           directory of data=; init_data=true sets it
     teacher               a run directory, a folder or a hub id to distil from, in addition to masked LM
     log_every             steps between two lines of the log
     eval_every            steps between two evaluations
-    eval_batches          batches of an evaluation
+    eval_batches          batches of an evaluation, each of the phase's size; fewer if the held-out text has no more
     save_every            steps between two checkpoints
     keep                  checkpoints to keep, the newest ones, beside those that a stop wrote; at least 2
-    max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
+    max_skipped_in_a_row  non-finite steps in a row after which the run stops with exit code 3; see rollbacks
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a stage of the run counts as hanging
     blimp                 score the model on BLiMP: its folder or archive; None: do not
     blimp_every           steps between two scorings, a multiple of eval_every; None: once, at the end
     blimp_pairs           the pairs of each set to score, from its beginning; None: all
     stop_after            the time after which the run is to be done, "90s", "50m" or "1.5h", with
-                          optimizer.schedule=stable: the decay begins in time for it, and the steps of the phases are
-                          the most. It counts "seconds" of metrics.jsonl: the training over all starts, with compiling,
-                          evaluations, saves and export, without preparing text and starting the program
-    probe                 TASK:FOLDER of a GLUE task, such as "sst2:glue/SST-2": fit logistic regression to the frozen
-                          model's vectors of its training file, and score it on the dev file; None: do not
+                          optimizer.schedule=stable and a number as optimizer.warmup_steps: the decay begins in time for
+                          it, and the steps of the phases are the most. It counts "seconds" of metrics.jsonl: the
+                          training over all starts, with compiling, evaluations, saves and export, without preparing
+                          text and starting the program; None: the run has the steps of the phases
+    probe                 TASK:FOLDER of a GLUE task with classes, such as "sst2:glue/SST-2": fit logistic regression to
+                          the frozen model's vectors of its training file, and score it on the dev file; None: do not
     probe_every           steps between two probes, a multiple of eval_every; None: once, at the end
     probe_examples        training examples of a probe, from the beginning of the file; None: all
     finetune              TASK:FOLDER of a GLUE task: fine-tune a copy of the model on its training file, and score it
@@ -137,10 +146,10 @@ class PretrainConfig(ShownConfig):
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often a run whose steps stay non-finite goes back to its last good checkpoint and passes
-                          over the batches since, instead of ending with exit code 3
+                          over the batches since, instead of ending with exit code 3; 0: never
     export_at_end         write the model to export/ at the end, for transformers and the verbs
-    track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
-    profile               (first step, number of steps) to record with JAX's profiler, for TensorBoard; None: none
+    track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow"); None: to neither
+    profile               (first step, from 1, and how many) to record with JAX's profiler, for TensorBoard; None: none
     """
 
     model: BertConfig = field(default_factory=BertConfig)

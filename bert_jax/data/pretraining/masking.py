@@ -41,13 +41,18 @@ class MaskingConfig(ShownConfig):
     """How tokens are chosen for the masked-language-model objective.
 
     Attributes:
-        strategy: "count" (BERT), "bernoulli" or "roberta": how the tokens are drawn (docs/batches.md, "Masks").
-        probability: share of a row's tokens to predict.
-        max_predictions: P, the most predictions a row can have. None: as many as the data was prepared for (`Batches`).
+        strategy: "count" (BERT), "bernoulli" or "roberta": how the tokens are drawn (docs/batches.md, "Masks"). If no
+            field of a run's `masking` is set, the masks are as the data was prepared.
+        probability: share of a row's tokens to predict, above 0 and below 1. Strategies "count" and "roberta" count the
+            special tokens of a row, "bernoulli" does not.
+        max_predictions: P, the most predictions a row can have. None: as many as the data was prepared for; with
+            another share or strategy "bernoulli", as many as that needs (`default_max_predictions`).
         whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
             before it. Strategy "count" only.
-        ngram: choose n-grams of up to this many tokens (words, with `whole_word`). Strategy "count" only.
-        corruption: shares of the chosen tokens that become [MASK], that become a random token, and that stay.
+        ngram: choose n-grams of up to this many tokens (words, with `whole_word`); 1: single ones. Strategy "count"
+            only.
+        corruption: shares of the chosen tokens that become [MASK], that become a random token, and that stay; they add
+            up to 1.
 
     Raises:
         UserError: a value out of range, or whole words or n-grams with another strategy than "count".
