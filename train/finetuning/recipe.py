@@ -23,7 +23,8 @@ class FinetuneConfig(ShownConfig):
 
     task                 "classify" (your own table), "tag", or a published task (python -m train.finetune --help)
     data                 a folder with the task's files, under their published names or as train, dev and test
-    train, dev, test     files to use instead; dev may be a share of train ("0.1"), the same share of each class
+    train, dev, test     files to use in place of those of data=; dev may be a share of train ("0.1"), the same share of
+                         each class
     split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is
     text, pair, label    columns of a table (task=classify); pair None: single texts
     id                   task=classify: the column with the ids for the predictions; None: rows are numbered from 0
@@ -47,8 +48,9 @@ class FinetuneConfig(ShownConfig):
     class_weights        "none", "balanced" (N / (C * count), of N examples and C classes), or a number for each class
                          ("1,2.5,1")
     label_smoothing      share of the probability that goes to all classes alike
-    null_answers         squad: questions may have no answer
-    null_threshold       squad: predict no answer if its score exceeds that of the best answer by more than this
+    null_answers         question answering: questions may have no answer, as they always may in SQuAD 2.0
+    null_threshold       with null_answers: predict none if its score, a sum of two logits, exceeds the best answer's
+                         by more than this
     metric               the score that selects the best model; None: the task's own
     early_stop           end the run after this many evaluations without a better score; 0: never; not with seeds or
                          learning_rates

@@ -29,19 +29,20 @@ _MOST_DUMPING = 10  # seconds; the disk of run.log may be what hangs
 
 @dataclass(frozen=True, repr=False)
 class Budgets(ShownConfig):
-    """Seconds that a run may spend in a stage before it counts as hanging; None: any time.
+    """Seconds that a run may spend in a stage before it counts as hanging.
 
     Past a budget the stacks of all threads are written to stderr and run.log. Past `end` times the budget the run ends
     with exit code 76, so that it can be started again.
 
-    start                opening the data, reading the run's checkpoint or making its first parameters
-    compile              the first step of each shape
-    step                 one step, and all that is between two stages
-    evaluation           one evaluation
-    save                 one save, which first waits for the save before it
-    export               what is written after the last step: export/, predictions
-    input                waiting for one batch
-    end                  the run ends after this many times a budget; at least 1
+    start                seconds to open the data, and to read the run's checkpoint or make its first parameters; None:
+                         any time
+    compile              seconds of the first step of each shape; None: any time
+    step                 seconds of one step, and of all that is between two stages; None: any time
+    evaluation           seconds of one evaluation; None: any time
+    save                 seconds of one save, which first waits for the save before it; None: any time
+    export               seconds to write what follows the last step: export/, predictions; None: any time
+    input                seconds to wait for one batch; None: any time
+    end                  the run ends after this many times the budget of a stage; at least 1
     grace                seconds that a run may take to save and end after SIGTERM or Ctrl-C
     """
 
