@@ -1,6 +1,7 @@
 """Rows of a table, each with its line number: TSV without quoting (as GLUE's), CSV with quoting, JSON lines."""
 
 import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,29 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
 
 def json_of_text(path: Path, hint: str = "") -> Any:
     """A whole JSON file, plain, gzip or zstd; `hint` ends the error about one that is not JSON."""
-    return parse_json("\n".join(line for _, line in read_lines(path)), path, hint)
+    return parse_json(_whole(path), path, hint)
+
+
+def _whole(path: Path) -> str:
+    return "\n".join(line for _, line in read_lines(path))
+
+
+def _objects_of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line on which it begins, object) of each object of a .json file.
+
+    Raises:
+        UserError: not a list of objects.
+    """
+    text = _whole(path)
+    values = parse_json(text, path, "a file with one JSON object per line is named .jsonl")
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise UserError(f"{path}: expected a JSON list of objects (or one object per line, named .jsonl)")
+    skip, line, seen, end = json.JSONDecoder().raw_decode, 1, 0, 0
+    for value in values:
+        begin = text.index("{", end)  # there are only blanks and a comma between two
+        line, seen = line + text.count("\n", seen, begin), begin
+        yield line, value
+        _, end = skip(text, begin)
 
 
 def valid_unicode(text: str, where: str) -> str:
@@ -108,7 +131,7 @@ def valid_unicode(text: str, where: str) -> str:
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, column -> value) of each row of a table with a header, or of JSON objects.
 
-    In a .json file, which is one list, the number is that of the object in the list, from 1.
+    In a .json file, which is one list, the number is that of the line on which an object begins.
 
     A blank line is not a row, except in a table of one column, where it is an empty text if rows follow it.
 
@@ -121,10 +144,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
         yield from json_rows(path, wrong)
         return
     if kind == "json":
-        values = json_of_text(path, "a file with one JSON object per line is named .jsonl")
-        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise UserError(f"{path}: expected a JSON list of objects (or one object per line, named .jsonl)")
-        yield from enumerate(values, 1)
+        yield from _objects_of_list(path)
         return
     rows = errors_in_place(lambda at_fault: (_unquoted if kind == "tsv" else csv_rows)(path, at_fault))
     first, header = _header(rows)

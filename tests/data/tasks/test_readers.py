@@ -170,6 +170,12 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
         ),
         ("a.jsonl", "[1]", Columns("text"), "line 1: expected a JSON object, found list"),
         ("a.json", "{}", Columns("text"), "expected a JSON list of objects"),
+        (
+            "a.json",
+            '[{"text": "\\n{"},\n\n {"text":\n "x"}, {"text": 1}]',
+            Columns("text", label=None),
+            "line 4: 'text' is int",
+        ),
         ("a.xlsx", "x", Columns("text"), "expected a name that ends in .tsv"),
     ],
 )
