@@ -66,6 +66,7 @@ def test_a_file_that_is_there_is_refused(verb: str, tmp_path: Path, capsys):
     path = Path(next(word for word in words if word.startswith("{}")).format(place))
     path.write_bytes(b"precious")
     refused(words, place, capsys)
+    assert path.read_bytes() == b"precious"
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")  # a link that leads nowhere is there too
     refused(words, place, capsys)
@@ -89,9 +90,9 @@ def test_a_folder_of_somebody_else_is_refused_even_with_overwrite(verb: str, the
         assert command_line.main([verb, *(word.format(place) for word in FOLDER[verb]), *more]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert str(place) in line, line
-    if there != "file":
-        assert [path.name for path in mine.iterdir()] == ["notes.txt"]
     assert {path.name for path in tmp_path.iterdir()} <= {"mine", "notes"}
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(kept) == 1 + (there == "file") and {path.read_text() for path in kept} == {"precious"}
 
 
 def test_a_file_that_an_earlier_start_of_embed_did_not_write_is_refused(tmp_path: Path):
