@@ -267,11 +267,14 @@ def test_a_fine_tuning_that_stops_before_its_first_evaluation_has_its_curves():
 
 
 CHANGES = {
-    "a flipped digit": lambda text: text.replace('"seed": 7', '"seed": 5'),
-    "a renamed checksum": lambda text: text.replace('"checksum"', '"checksun"'),
-    "a stray byte": lambda text: text[:40] + "\xff" + text[41:],
-    "truncated": lambda text: text[:-30],
-    "a list": lambda text: "[1, 2]",
+    "a flipped digit": (lambda text: text.replace('"seed": 7', '"seed": 5'), r"its content .* \(checksum differs\)"),
+    "a renamed checksum": (
+        lambda text: text.replace('"checksum"', '"checksun"'),
+        "started with another config .checksun",
+    ),
+    "a stray byte": (lambda text: text[:40] + "\xff" + text[41:], "not JSON .*byte 0xff in position 40"),
+    "truncated": (lambda text: text[:-30], "not JSON .Unterminated string"),
+    "a list": (lambda text: "[1, 2]", "expected a JSON object, found list"),
 }
 
 
@@ -280,9 +283,10 @@ def test_a_changed_config_is_refused_by_name(tmp_path: Path, kind: str):
     run, config = RunDirectory(str(tmp_path)), override(PretrainConfig(), {"seed": "7"})
     run.settle_config(config, ())
     good = run.config.read_text()
-    run.config.write_bytes(CHANGES[kind](good).encode("latin-1"))
+    change, says = CHANGES[kind]
+    run.config.write_bytes(change(good).encode("latin-1"))
     assert run.config.read_bytes() != good.encode()
-    with pytest.raises(UserError, match=r"config\.json: "):
+    with pytest.raises(UserError, match=rf"config\.json: .*{says}"):
         run.settle_config(config, ())
     run.config.write_text(good)
     run.settle_config(config, ())
