@@ -42,14 +42,14 @@ def one(path: Path, value: bytes, octets: bytes = SIX.tobytes()) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """The one-line error for a bad file."""
+    """The one-line error for a bad file, without its path, which has the words of the test's name."""
     with pytest.raises(UserError) as caught:
         TorchBin(path)
     line = str(caught.value)
     assert str(path) in line
     assert "\n" not in line
     assert len(line) < len(str(path)) + 400
-    return line
+    return line.replace(str(path), "")
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
@@ -260,7 +260,7 @@ LEAVING = {
 @pytest.mark.parametrize(("shape", "stride", "offset"), LEAVING.values(), ids=LEAVING)
 def test_a_tensor_that_leaves_its_storage_is_refused(path, shape, stride, offset):
     one(path, make.dictionary({"t": make.tensor(STORED, shape, stride, offset)}))
-    assert "tensor" in refusal(path) or "larger than the whole file" in refusal(path)
+    assert "its pickle holds a tensor " in refusal(path) or "larger than the whole file" in refusal(path)
 
 
 def test_storages_must_be_there_in_their_size(path):
