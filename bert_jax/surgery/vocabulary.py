@@ -34,8 +34,8 @@ def set_token_rows(
         UserError: the new ids have a gap, a source is not in the table, or a token has none.
     """
     size = config.vocab_size
-    new = sorted(token for token in sources if token >= size)
-    if new != list(range(size, size + len(new))) or any(token < 0 for token in sources):
+    new = sorted(token for token in sources if token not in range(size))
+    if new != list(range(size, size + len(new))):
         raise UserError(f"new tokens have ids {new}; expected ids from {size} on, without a gap")
     for token, rows in sources.items():
         if rows is not None and len(rows) == 0:

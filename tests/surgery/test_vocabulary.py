@@ -135,7 +135,15 @@ def test_a_word_that_is_one_token_after_a_space_keeps_what_it_has_learnt(model_t
     assert grown.tokenize("hello world") == there.tokenize("hello world")
 
 
-@pytest.mark.parametrize("sources", [{13: None}, {12: [12]}, {-1: None}, {12: []}])
-def test_ids_with_a_gap_and_rows_that_are_not_there_are_refused(params, sources):
-    with pytest.raises(UserError):
+@pytest.mark.parametrize(
+    ("sources", "says"),
+    [
+        ({13: None}, r"new tokens have ids \[13\]; expected ids from 12 on, without a gap"),
+        ({-1: None}, r"new tokens have ids \[-1\]; expected ids from 12 on"),
+        ({12: [12]}, "token 12 has row 12 among its sources; the table has 12 rows"),
+        ({12: []}, "token 12 has no rows among its sources"),
+    ],
+)
+def test_ids_with_a_gap_and_rows_that_are_not_there_are_refused(params, sources, says):
+    with pytest.raises(UserError, match=says):
         set_token_rows(CONFIG, params, sources)
