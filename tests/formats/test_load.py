@@ -199,7 +199,7 @@ def test_a_token_past_the_table_is_one_clear_line(export, tmp_path):
     fields["added_tokens"].append(fields["added_tokens"][0] | {"id": 16, "content": "[NEW]"})
     fields["model"]["vocab"]["[NEW]"] = 16
     (copy / "tokenizer.json").write_text(json.dumps(fields))
-    with pytest.raises(UserError, match="16"):
+    with pytest.raises(UserError, match=r"has 17 tokens, .* has embeddings for vocab_size=16"):
         load(copy)
 
 
@@ -232,18 +232,18 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(run, tmp_path, params, caplo
 def test_mistakes_are_one_clear_line(run, export, tmp_path, params):
     with pytest.raises(FileNotFoundError, match="nowhere: no such local folder"):
         load("nowhere")
-    with pytest.raises(UserError, match="bucket"):
+    with pytest.raises(UserError, match="cannot load from a bucket"):
         load("gs://bucket/run")
     with pytest.raises(UserError, match="has no steps"):
         load(export, step=3)
-    with pytest.raises((FileNotFoundError, UserError), match="3"):
+    with pytest.raises(UserError, match="no step 3; there are 5; 7"):
         load(run, step=3)
     with pytest.raises(UserError, match="head='qa'"):
         load(run, head="qa")
     empty = tmp_path / "new"
     empty.mkdir()
     (empty / "config.json").write_text((run / "config.json").read_text())
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="new/checkpoints: no checkpoint found"):
         load(empty)
     wrong = json.loads((run / "config.json").read_text())
     wrong["model"]["hidden_size"] = "8"

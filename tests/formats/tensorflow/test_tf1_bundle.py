@@ -383,7 +383,7 @@ def test_names_and_dtypes_that_cannot_be_written_are_one_line(tmp_path):
 def test_what_an_interrupted_write_leaves_is_no_checkpoint(tmp_path):
     write_bundle(tmp_path / "x", {"a": np.zeros(3)})
     assert is_checkpoint(tmp_path)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="'b' is <U1"):
         write_bundle(tmp_path / "x", {"a": np.ones(3), "b": np.array("s")})
     assert not is_checkpoint(tmp_path)
 
