@@ -16,8 +16,8 @@ from tests.platforms import tracing_for
     ("rows", "length", "heads", "size", "kind", "rate"),
     [
         (3, 128, 2, 64, "sequences", 0.1),
-        pytest.param(2, 256, 2, 32, "padding", 0.5, marks=pytest.mark.slow),
-        pytest.param(2, 128, 1, 128, "none", 0.0, marks=pytest.mark.slow),
+        (2, 256, 2, 32, "padding", 0.5),
+        (2, 128, 1, 128, "none", 0.0),
     ],
 )
 def test_they_are_the_definition_in_float32_and_as_close_in_bfloat16(
@@ -26,7 +26,7 @@ def test_they_are_the_definition_in_float32_and_as_close_in_bfloat16(
     monkeypatch.setattr(attention_kernel, "attend", attention_gpu.attend)  # "kernel" on a CPU is that of TPUs
     arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
     exact = value_and_gradients("xla", "float32", mask, arrays, rate)
-    assert max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
+    assert 0 < max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
     plain, found = (
         distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
         for attention in ("xla", "kernel")

@@ -61,9 +61,9 @@ def distances(found: list, exact: list) -> list[float]:
     ("rows", "length", "heads", "size", "kind", "rate"),
     [
         (9, 128, 3, 64, "sequences", 0.1),  # not a multiple of 8 rows; half a block of zeros
-        pytest.param(2, 128, 5, 32, "padding", 0.1, marks=pytest.mark.slow),
-        pytest.param(1, 512, 1, 64, "sequences", 0.1, marks=pytest.mark.slow),
-        pytest.param(2, 256, 2, 128, "none", 0.0, marks=pytest.mark.slow),
+        (2, 128, 5, 32, "padding", 0.1),
+        (1, 512, 1, 64, "sequences", 0.1),
+        (2, 256, 2, 128, "none", 0.0),
         pytest.param(2, 1024, 4, 32, "sequences", 0.1, marks=pytest.mark.exhaustive),
         pytest.param(3, 512, 3, 128, "padding", 0.5, marks=pytest.mark.exhaustive),
     ],
@@ -71,7 +71,7 @@ def distances(found: list, exact: list) -> list[float]:
 def test_it_is_the_definition_in_float32_and_as_close_in_bfloat16(rows, length, heads, size, kind, rate):
     arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
     exact = value_and_gradients("xla", "float32", mask, arrays, rate)
-    assert max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
+    assert 0 < max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
     plain, found = (
         distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
         for attention in ("xla", "kernel")
