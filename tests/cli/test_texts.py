@@ -91,9 +91,9 @@ def test_a_command_that_contradicts_itself_reads_and_writes_nothing(words, says,
     [
         ("classify", "sequence-classification"),
         ("fill-mask", "pretraining"),
-        pytest.param("tag", "token-classification", marks=pytest.mark.slow),
-        pytest.param("likelihood", "pretraining", marks=pytest.mark.slow),
-        pytest.param("embed", "pretraining", marks=pytest.mark.slow),
+        ("tag", "token-classification"),
+        ("likelihood", "pretraining"),
+        ("embed", "pretraining"),
     ],
 )
 def test_each_verb_answers_arguments_files_and_stdin_alike(verb, head, folders, tmp_path, capsys, monkeypatch):

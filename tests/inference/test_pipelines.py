@@ -181,9 +181,8 @@ def request_of(task: str, rng: np.random.Generator) -> Any:
 @pytest.mark.parametrize(
     ("task", "requests"),
     [
-        ("fill-mask", 50),
-        *(pytest.param(task, 50, marks=pytest.mark.slow) for task in TASKS if task != "fill-mask"),
-        pytest.param("text-classification", 1000, marks=pytest.mark.slow),
+        *((task, 50) for task in TASKS),
+        ("text-classification", 1000),
     ],
 )
 def test_what_is_compiled_ahead_of_time_is_all_that_a_pipeline_needs(task, requests, tmp_path, xla_compilations):
@@ -244,7 +243,7 @@ def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_pat
         ("likelihood", ["hello", "world"]),
         ("next-sentence", [("hello", "world"), ("held", "o")]),
         ("summarise", "Hello world. Held o."),
-        pytest.param("summarise", ["Hello world. Held o.", "O."], marks=pytest.mark.slow),
+        ("summarise", ["Hello world. Held o.", "O."]),
     ],
 )
 def test_a_notebook_shows_the_results_as_tables(task, given, tmp_path):

@@ -24,7 +24,7 @@ def feed_forward(chunk, **fields):
 
 @pytest.mark.parametrize(
     ("dtype", "chunks"),
-    [("float32", (1, 4)), pytest.param("float32", (3, 12), marks=pytest.mark.slow), ("bfloat16", (4,))],
+    [("float32", (1, 4)), ("float32", (3, 12)), ("bfloat16", (4,))],
 )
 def test_values_dropout_and_gradients_are_those_of_the_whole(dtype, chunks):
     params = feed_forward(0).init(jax.random.key(0), X, None)

@@ -116,8 +116,6 @@ STEPWISE = {
     "bert": CONFIG,
     "relative_key_query": CONFIG.replace(position_embedding_type="relative_key_query"),
     "cross-attention, pruned": CROSS.replace(pruned_heads=((1, (0,)),)),
-}
-STEPWISE_SLOW = {
     "roberta": CONFIG.replace(model_type="roberta", pad_token_id=1, max_position_embeddings=14),
     "relative_key": CONFIG.replace(position_embedding_type="relative_key"),
     "cross-attention": CROSS,
@@ -125,9 +123,9 @@ STEPWISE_SLOW = {
 }
 
 
-@pytest.mark.parametrize("name", [*STEPWISE, *(pytest.param(name, marks=pytest.mark.slow) for name in STEPWISE_SLOW)])
+@pytest.mark.parametrize("name", STEPWISE)
 def test_step_by_step_through_the_cache_is_the_full_pass_and_one_compilation(name):
-    config = (STEPWISE | STEPWISE_SLOW)[name]
+    config = STEPWISE[name]
     model = BertLMHeadModel(config)
     params = random_params(model)
     encoder = ENCODER if config.add_cross_attention else {}
@@ -256,7 +254,7 @@ def test_what_does_not_fit_is_said_while_tracing(config, inputs, said):
     [
         (CONFIG.replace(is_decoder=False), (3, 8), "is_decoder=False"),
         (CONFIG, (3, 25), "capacity=25: expected 1 … 24"),
-        (STEPWISE_SLOW["roberta"], (3, 13), "capacity=13: expected 1 … 12"),
+        (STEPWISE["roberta"], (3, 13), "capacity=13: expected 1 … 12"),
         (CONFIG, (3, 0), "capacity=0"),
         (CONFIG, (0, 8), "batch_size=0"),
     ],
@@ -266,7 +264,6 @@ def test_a_cache_that_cannot_be_is_refused(config, sizes, said):
         init_cache(config, *sizes)
 
 
-@pytest.mark.slow
 def test_remat_and_dropout_work_with_an_encoder(cross_params):
     def results(remat):
         model = BertLMHeadModel(CROSS.replace(remat=remat))
@@ -293,7 +290,6 @@ def test_remat_and_dropout_work_with_an_encoder(cross_params):
     assert np.abs(plain[1][1]).max() > 0
 
 
-@pytest.mark.slow
 def test_published_sizes_have_the_published_parameter_counts():
     # transformers' BertLMHeadModel of the size of bert-base-uncased, alone and with cross-attention.
     for fields, count in (({}, 109_514_298), ({"add_cross_attention": True}, 137_881_146)):

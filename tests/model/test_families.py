@@ -87,7 +87,6 @@ def test_the_embeddings_of_albert_are_narrow_and_its_hidden_states_are_not():
         run(model, params, inputs_embeds=jnp.ones((2, 8, 16)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["full", pytest.param("dots", marks=pytest.mark.exhaustive)])
 def test_remat_of_a_layer_that_is_applied_again_changes_neither_values_nor_gradients(remat):
     params = init(Bert(ALBERT))

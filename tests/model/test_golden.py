@@ -104,7 +104,7 @@ GOLDEN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden_act", ["gelu", pytest.param("gelu_new", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
 def test_the_pretraining_model_and_both_losses_give_the_golden_values(hidden_act):
     model = BertForPreTraining(CONFIG.replace(hidden_act=hidden_act))
     params, golden = golden_params(model), GOLDEN[hidden_act]

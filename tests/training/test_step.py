@@ -206,7 +206,7 @@ def test_accumulation_equals_the_whole_batch(state, step, parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
     batch = tiny.pretraining_batch()
     weights = [batch["mlm_weights"][part::parts].sum() for part in range(parts)]

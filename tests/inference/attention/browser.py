@@ -1,6 +1,5 @@
 """A headless Chromium that a test drives as a user does, over the DevTools protocol on a pipe."""
 
-import base64
 import fcntl
 import itertools
 import json
@@ -142,10 +141,6 @@ class Tab:
             yield
         finally:
             self._context = {}
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))
 
     def _place(self, selector: str, across: float, down: float) -> tuple[float, float]:
         element = f"document.querySelector({json.dumps(selector)})"

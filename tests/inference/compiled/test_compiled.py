@@ -112,7 +112,7 @@ def refused(capsys, folder: Path, *words: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["embed", *(pytest.param(task, marks=pytest.mark.slow) for task in list(HEADS)[1:])])
+@pytest.mark.parametrize("task", HEADS)
 def test_outputs_are_the_pipeline_s_bit_for_bit(made, task):
     source, written = made(task)
     compiled, model = load_compiled(written), TASKS[task](source)

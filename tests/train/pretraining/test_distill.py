@@ -79,7 +79,6 @@ def training_rows(run: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == "train"]
 
 
-@pytest.mark.slow
 def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
     recipe, data: PreparedData, teacher: str, tmp_path: Path, monkeypatch
 ):
@@ -110,7 +109,6 @@ def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
     assert (config.model_type, config.num_hidden_layers) == ("distilbert", 2)
 
 
-@pytest.mark.slow
 def test_a_dry_run_counts_the_teachers_memory(recipe, data: PreparedData, teacher: str, capsys):
     sizes = []
     for words in ([], [f"teacher={teacher}"]):

@@ -12,16 +12,7 @@ from train.run.step_cost import slow_type_told, train_flops
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    [
-        {},
-        pytest.param(
-            {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
+@pytest.mark.parametrize("family", [{}, {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1}])
 def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
     config = BertConfig(
         vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, **family
