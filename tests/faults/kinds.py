@@ -314,7 +314,6 @@ def _read_stdin(path: Path) -> None:
 
 # Tasks
 
-_PAIRS = [("a good film", "1"), ("a bad film", "0"), ("an odd, long film", "1")]
 _CONLL = "-DOCSTART- O\n\nJohn B-PER\nlives O\nin O\nParis B-LOC\n\nHe O\nleft O\n"
 
 
