@@ -22,6 +22,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.tokenizer.words import Splitter
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_pieces, google_words
+from tests.data.tokenizer.tokenizer_folders import hostile_lines
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -63,10 +64,6 @@ def published(data_dir: Path, folder: Path, name: str) -> Path:
         gzip.decompress((data_dir / f"checkpoints/vocab/{name}-vocab.txt.gz").read_bytes())
     )
     return folder
-
-
-def hostile_lines(data_dir: Path) -> list[str]:
-    return gzip.decompress((data_dir / "text/hostile.txt.gz").read_bytes()).decode().split("\n")
 
 
 # The rules (check values as published with BERT's vocabulary)

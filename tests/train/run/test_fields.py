@@ -40,7 +40,7 @@ def test_each_line_is_a_word_that_the_program_takes(main, config, capsys):
 
 
 def test_fields_as_json(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^0$"):
         pretrain(["configs/tiny.py", "phases=((128, 8, 3000),)", "--fields", "--json"])
     rows = {row["path"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["phases"]["value"] == [[128, 8, 3000]]
