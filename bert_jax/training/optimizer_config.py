@@ -1,6 +1,7 @@
 """How parameters are updated, as fields of a config, and their checks."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -145,8 +146,8 @@ class OptimizerConfig(ShownConfig):
                 value = getattr(self, field)
                 check(value is None, field, value, "none with schedule-free, which has an average of its own")
 
-    def gives_way(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """What gives way to the changed fields: a share of warm-up to steps of it."""
+    def implied(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that change with others: a share of warm-up gives way to steps of it."""
         return {} if changes.get("warmup_steps") is None else {"warmup_share": type(self).warmup_share}
 
     @property

@@ -4,10 +4,11 @@ import dataclasses
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bert_jax.config import BertConfig
+from bert_jax.config import BertConfig, is_int
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.data.tasks.published import GLUE
@@ -399,17 +400,16 @@ class PretrainConfig(ShownConfig):
         most = rows if self.tokens_per_device is None else max(1, self.tokens_per_device // length)
         return next(number for number in parts if rows // number <= most)
 
-    def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
-        """What `train.run.config.override` changes too: the optimizer's steps with phases, and the start with `init=`.
+    def implied(self, changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The fields that change with others: the optimizer's steps with phases, and the start with `init=`.
 
         A source has a start of its own, as it has a model of its own: the config file's is not used.
         """
-        found: dict[str, dict[str, str]] = {}
-        if "phases" in changes:
-            found["optimizer"] = {"total_steps": str(steps_of(changes["phases"]))}
+        found: dict[str, dict[str, Any]] = {}
+        if "phases" in changes and is_int(steps := steps_of(changes["phases"])):  # else the phases are refused
+            found["optimizer"] = {"total_steps": steps}
         if changes.get("init") is not None:
-            published = StartConfig()
-            found["start"] = {one.name: str(getattr(published, one.name)) for one in dataclasses.fields(published)}
+            found["start"] = dataclasses.asdict(StartConfig())
         return found
 
 

@@ -9,7 +9,7 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,14 @@ def override(config: Any, words: dict[str, str]) -> Any:
     """Returns `config` with the field at each dotted path set to the given text, parsed as the field's type.
 
     All changes are applied before the checks, so their order does not matter. If a config has a method
-    `implied(changes)`, it returns fields of nested configs that follow from its own changed fields, unless `words` set
-    them: name of the nested config -> field -> text. If it has a method `gives_way(changes)`, it returns values of its
-    other fields that cannot stand beside the changes, unless `words` set them too.
+    `implied(changes)`, it returns what follows from its changed fields, unless `words` set that too: field -> value, or
+    name of a nested config -> field -> value.
 
     Raises:
         UserError: an unknown field (naming the nearest ones), or a value of another type.
     """
     check_names(config, words)
-    return _replace(config, {tuple(path.split(".")): text for path, text in words.items()}, "")
+    return _replace(config, {tuple(path.split(".")): text for path, text in words.items()}, "", {})
 
 
 def check_names(config: Any, paths: Iterable[str]) -> None:
@@ -75,18 +74,16 @@ def check_names(config: Any, paths: Iterable[str]) -> None:
             raise UserError(_unknown(config, path))
 
 
-def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any:
+def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str, implied: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(type(config))
-    changes = {
-        path[0]: _parse(text, hints[path[0]], prefix + path[0]) for path, text in words.items() if len(path) == 1
-    }
-    changes = (config.gives_way(changes) if hasattr(config, "gives_way") else {}) | changes
-    implied = config.implied(changes) if hasattr(config, "implied") else {}
-    for name in dict.fromkeys([*implied, *(path[0] for path in words if len(path) > 1)]):
+    said = {path[0]: _parse(text, hints[path[0]], prefix + path[0]) for path, text in words.items() if len(path) == 1}
+    implied = {**implied, **(config.implied(said) if hasattr(config, "implied") else {})}
+    nested = {name: fields for name, fields in implied.items() if isinstance(fields, Mapping)}
+    changes = {name: value for name, value in implied.items() if name not in nested} | said
+    for name in dict.fromkeys([*nested, *(path[0] for path in words if len(path) > 1)]):
         inner = getattr(config, name) or nested_in(hints[name])()
-        inside = {(field,): text for field, text in implied.get(name, {}).items()}
-        inside |= {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
-        changes[name] = _replace(inner, inside, f"{prefix}{name}.")
+        inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
+        changes[name] = _replace(inner, inside, f"{prefix}{name}.", nested.get(name, {}))
     wrong = next((name for name, value in changes.items() if not _fits(value, hints[name])), None)
     try:
         changed = dataclasses.replace(config, **changes)

@@ -84,7 +84,7 @@ class FileSlices:
     A file with another suffix is an array of its bytes, uint8.
 
     Attributes:
-        path, size: of the file, its size in bytes.
+        path, size: where the file is, and its bytes.
         shape, dtype: of the array.
         start: the byte of the file at which the first row begins.
         row_bytes: the bytes of a row.
