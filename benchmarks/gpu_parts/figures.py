@@ -5,11 +5,11 @@ import datetime
 import json
 import os
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.config import ATTENTIONS
+from train.run.environment import package_versions
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
 PATHS = tuple(path for path in ATTENTIONS if path != "auto")
@@ -25,7 +25,12 @@ class Figures:
 
     def __init__(self, path: Path, **facts: Any):
         self.path, self.rows = path, []
-        self._facts = {"part": path.stem, "date": datetime.date.today().isoformat(), "packages": versions(), **facts}
+        self._facts = {
+            "part": path.stem,
+            "date": datetime.date.today().isoformat(),
+            "packages": package_versions(PACKAGES),
+            **facts,
+        }
         self._write(whole=False)
 
     def add(self, **row: Any) -> None:
@@ -45,17 +50,6 @@ class Figures:
 
 def is_whole(path: Path) -> bool:
     return path.exists() and json.loads(path.read_text())["whole"]
-
-
-def versions() -> dict[str, str | None]:
-    """The versions of the packages that decide a figure; None for one that is not installed."""
-    found: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
 
 
 class Task(NamedTuple):

@@ -2,13 +2,16 @@
 
 import platform
 import socket
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+# Those that the numbers of a run depend on.
+_PACKAGES = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 
-def package_versions() -> dict[str, str | None]:
-    """Package -> its version, for those that the numbers depend on; None if it is not installed."""
-    packages = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
+
+def package_versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str | None]:
+    """Package -> its version; None if it is not installed."""
     versions: dict[str, str | None] = {}
     for name in packages:
         try:
