@@ -4,7 +4,7 @@ import heapq
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -26,7 +26,6 @@ _LONGEST_WORD = 1000  # far beyond any tokenizer's limit; keeps binary data out 
 def count_words(
     texts: Iterable[str],
     *,
-    chinese_characters: bool = True,
     special_tokens: Iterable[str] = tuple(BERT_SPECIAL_TOKENS.values()),
     workers: int = 1,
     max_words: int = 2_000_000,
@@ -37,7 +36,6 @@ def count_words(
 
     Args:
         texts: any strings (documents, paragraphs, lines); consumed lazily, about 2 million characters at a time.
-        chinese_characters: whether each Chinese character is a word (as for every published BERT).
         special_tokens: removed from raw text, as the tokenizer will do.
         workers: processes (they import no JAX); 1 counts in this process. The result is the same for any number.
         max_words: bounds memory (about 1 kB per word while learning): above this many distinct words the rarest are
@@ -49,7 +47,7 @@ def count_words(
     Raises:
         UserError: a text that is not valid Unicode.
     """
-    return add_counts(_counted(texts, chinese_characters, tuple(special_tokens), workers), max_words=max_words)
+    return add_counts(_counted(texts, tuple(special_tokens), workers), max_words=max_words)
 
 
 def add_counts(parts: Iterable[Mapping[str, int]], *, max_words: int = 2_000_000) -> dict[str, int]:
@@ -62,11 +60,9 @@ def add_counts(parts: Iterable[Mapping[str, int]], *, max_words: int = 2_000_000
     return dict(counts)
 
 
-def _counted(
-    texts: Iterable[str], chinese_characters: bool, special_tokens: tuple[str, ...], workers: int
-) -> Iterator[dict[str, int]]:
+def _counted(texts: Iterable[str], special_tokens: tuple[str, ...], workers: int) -> Iterator[dict[str, int]]:
     """Counts of each chunk, in the order of the text, so that pruning drops the same words for any `workers`."""
-    jobs = ((chunk, chinese_characters, special_tokens) for chunk in _chunks(texts))
+    jobs = ((chunk, special_tokens) for chunk in _chunks(texts))
     with Workers(workers) as pool:
         yield from pool.map("bert_jax.data.vocabulary:_count_chunk", jobs)
 
@@ -84,13 +80,13 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _count_chunk(job: tuple[list[str], bool, tuple[str, ...]]) -> dict[str, int]:
-    texts, chinese_characters, special_tokens = job
-    split = Splitter(lowercase=False, chinese_characters=chinese_characters, literal_tokens=special_tokens)
+def _count_chunk(job: tuple[list[str], tuple[str, ...]]) -> dict[str, int]:
+    texts, special_tokens = job
+    split = Splitter(lowercase=False, chinese_characters=True, literal_tokens=special_tokens)
     parts: Counter[str] = Counter()
     for text in texts:
         parts.update(split(text))
-    normalizer = bert_normalizer(cased=True, strip_accents=False, chinese_characters=chinese_characters)
+    normalizer = bert_normalizer(cased=True, strip_accents=False)
     pre_tokenizer = bert_pre_tokenizer()
     special = re.compile("|".join(map(re.escape, special_tokens)) or r"(?!)")
     words: Counter[str] = Counter()
@@ -293,18 +289,11 @@ class Vocabulary:
     pieces: tuple[str, ...]
     cased: bool
     strip_accents: bool
-    chinese_characters: bool = True
     report: dict[str, Any] = field(default_factory=dict)
 
     def tokenizer(self, **options: Any) -> Tokenizer:
         """The tokenizer of these pieces (`options`: `Tokenizer.from_vocabulary`); its `save` writes the choices out."""
-        return Tokenizer.from_vocabulary(
-            self.pieces,
-            cased=self.cased,
-            strip_accents=self.strip_accents,
-            chinese_characters=self.chinese_characters,
-            **options,
-        )
+        return Tokenizer.from_vocabulary(self.pieces, cased=self.cased, strip_accents=self.strip_accents, **options)
 
 
 def learn_vocabulary(
@@ -313,8 +302,6 @@ def learn_vocabulary(
     size: int,
     cased: bool,
     strip_accents: bool | None = None,
-    chinese_characters: bool = True,
-    special_tokens: Sequence[str] = SPECIAL_TOKENS,
     min_frequency: int = 2,
     character_coverage: float = 1.0,
     characters_of: Mapping[str, int] | None = None,
@@ -332,8 +319,6 @@ def learn_vocabulary(
         cased: if False, lower-case first.
         strip_accents: None: no if cased; if uncased, yes unless 1 % of the letters are Hangul, kana or Indic, which it
             would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
-        chinese_characters: as in `count_words`.
-        special_tokens: first in the vocabulary, in this order; [UNK], [CLS] and [SEP] must be among them.
         min_frequency: pairs seen less often are not joined.
         character_coverage: the alphabet is the most frequent characters that make up this share of the text; a word
             with any other character becomes [UNK]. 1.0 keeps all; for text from the web 0.9999 is a good start.
@@ -341,10 +326,9 @@ def learn_vocabulary(
         max_word_length: words of more characters are skipped, since the tokenizer turns them into [UNK].
 
     Raises:
-        UserError: no words, a `size` too small for the special tokens and the alphabet, a special token that is missing
-            or there twice, or a `character_coverage` that is no share.
+        UserError: no words, a `size` too small for the special tokens and the alphabet, or a `character_coverage` that
+            is no share.
     """
-    _check_special_tokens(special_tokens)
     if not 0 < character_coverage <= 1:
         raise UserError(f"character_coverage is {character_coverage}, expected a share above 0 and at most 1")
     share = letters_that_decompose(word_counts)
@@ -352,13 +336,7 @@ def learn_vocabulary(
     if strip_accents is None:
         strip_accents = not cased and share < _MOST_DECOMPOSING
         reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana or Indic"
-    fold = partial(
-        fold_words,
-        cased=cased,
-        strip_accents=strip_accents,
-        chinese_characters=chinese_characters,
-        max_word_length=max_word_length,
-    )
+    fold = partial(fold_words, cased=cased, strip_accents=strip_accents, max_word_length=max_word_length)
     words = fold(word_counts)
     if not words:
         raise UserError("no words to learn a vocabulary from: the text is empty")
@@ -367,11 +345,11 @@ def learn_vocabulary(
     for some in (words, spelt):
         for word in [word for word in some if not alphabet.issuperset(word)]:
             del some[word]
-    known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(spelt)]
+    known = [*SPECIAL_TOKENS, *(c for c in sorted(alphabet) if c not in SPECIAL_TOKENS), *_continuing(spelt)]
     if len(known) > size:
         raise UserError(
-            f"a vocabulary of {size} pieces is too small: {len(special_tokens)} special tokens and an alphabet of "
-            f"{len(known) - len(special_tokens)} need {len(known)}"
+            f"a vocabulary of {size} pieces is too small: {len(SPECIAL_TOKENS)} special tokens and an alphabet of "
+            f"{len(known) - len(SPECIAL_TOKENS)} need {len(known)}"
         )
     pieces = tuple(known + learn_pieces(words, known, size - len(known), min_frequency))
     if len(pieces) < size:
@@ -390,15 +368,7 @@ def learn_vocabulary(
         "strip_accents": strip_accents,
         "strip_accents_because": reason,
     }
-    return Vocabulary(pieces, cased, strip_accents, chinese_characters, report)
-
-
-def _check_special_tokens(special_tokens: Sequence[str]) -> None:
-    missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in special_tokens]
-    if missing:
-        raise UserError(f"special_tokens has no {' and no '.join(missing)}")
-    if len(set(special_tokens)) < len(special_tokens):
-        raise UserError(f"special_tokens has a token twice: {', '.join(special_tokens)}")
+    return Vocabulary(pieces, cased, strip_accents, report)
 
 
 def letters_that_decompose(word_counts: Mapping[str, int]) -> float:
@@ -421,11 +391,10 @@ def fold_words(
     *,
     cased: bool,
     strip_accents: bool,
-    chinese_characters: bool = True,
     max_word_length: int = 100,
 ) -> dict[str, int]:
     """Counts of words as the finished tokenizer will see them, by its own normaliser and pre-tokeniser."""
-    normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
+    normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents)
     pre_tokenizer = bert_pre_tokenizer()
     words: defaultdict[str, int] = defaultdict(int)
     for word, count in word_counts.items():

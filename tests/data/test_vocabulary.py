@@ -107,23 +107,18 @@ def test_joining_equals_the_textbook(seed: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chinese_characters", [True, False])
 @pytest.mark.parametrize(("cased", "strip_accents"), [(True, False), (False, False), (False, True)])
-def test_words_are_counted_as_the_tokenizer_will_see_them(
-    cased: bool, strip_accents: bool, chinese_characters: bool, data_dir: Path
-):
+def test_words_are_counted_as_the_tokenizer_will_see_them(cased: bool, strip_accents: bool, data_dir: Path):
     hostile = gzip.decompress((data_dir / "text/hostile.txt.gz").read_bytes()).decode().split("\n")
     texts = MIXED + hostile + wiki(data_dir / "text/wiki-ko-00.jsonl.zst", 50_000)
-    normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
+    normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents)
     expected: Counter[str] = Counter()
     for text in texts:
         # tokens inside raw text are cut out first, as the library does
         for part in _without_special_tokens(text):
             words = bert_pre_tokenizer().pre_tokenize_str(normalizer.normalize_str(part))
             expected.update(word for word, _ in words if len(word) <= 100)
-    counts = count_words(texts, chinese_characters=chinese_characters)
-    folded = fold_words(counts, cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
-    assert folded == dict(expected)
+    assert fold_words(count_words(texts), cased=cased, strip_accents=strip_accents) == dict(expected)
 
 
 def _without_special_tokens(text: str) -> list[str]:
@@ -254,21 +249,14 @@ def test_words_that_the_tokenizer_gives_up_on_teach_nothing():
     assert not [p for p in pieces if "x" in p]
 
 
-def test_chinese_characters_are_separate_words_by_default():
-    text = ["中国 中国 中国"]
-    alone = learn_vocabulary(count_words(text), size=30, cased=True)
-    together = learn_vocabulary(
-        count_words(text, chinese_characters=False), size=30, cased=True, chinese_characters=False
-    )
-    assert "中国" not in alone.pieces
-    assert "中国" in together.pieces
-    assert together.tokenizer().tokenize("中国") == ["中国"]
-    assert alone.tokenizer().tokenize("中国") == ["中", "国"]
+def test_chinese_characters_are_separate_words():
+    learnt = learn_vocabulary(count_words(["中国 中国 中国"]), size=30, cased=True)
+    assert "中国" not in learnt.pieces
+    assert learnt.tokenizer().tokenize("中国") == ["中", "国"]
 
 
-def test_special_tokens_come_first_in_the_order_given():
-    tokens = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    assert learn_vocabulary({"ab": 2}, size=20, cased=True, special_tokens=tokens).pieces[:6] == tokens
+def test_special_tokens_come_first():
+    assert learn_vocabulary({"ab": 2}, size=20, cased=True).pieces[:5] == SPECIAL_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -276,8 +264,6 @@ def test_special_tokens_come_first_in_the_order_given():
     [
         ({}, {}, "the text is empty"),
         ({"abc": 3}, {"size": 8}, "an alphabet of 5 need 10$"),
-        ({"abc": 3}, {"special_tokens": ("[UNK]", "[CLS]")}, r"no \[SEP\]"),
-        ({"abc": 3}, {"special_tokens": (*SPECIAL_TOKENS, "[UNK]")}, "twice"),
         ({"abc": 3}, {"character_coverage": 1.5}, "character_coverage"),
     ],
 )
