@@ -1,7 +1,7 @@
 """The optimizers as Optax chains: AdamW, LAMB, Muon, Schedule-Free."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -47,9 +47,9 @@ def make_optimizer(
         UserError: one of those is given, and there are no batches.
     """
     schedule = make_schedule(config, peak=peak, batches=batches, factors=factors, traced=traced)
-    trust_ratio = scale_by_layer_trust_ratio(
-        applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
-    )
+    trust_ratio = optax.scale_by_trust_ratio()  # of whole tensors
+    if config.trust_ratio_for == "decayed":
+        trust_ratio = optax.masked(trust_ratio, decay_mask)
     b2 = config.b2
     if config.b2_half_life is not None:
         check(bool(batches), "b2_half_life", config.b2_half_life, "none: only pretraining counts tokens")
@@ -110,32 +110,3 @@ def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformati
         return jax.tree.map(lambda u: -learning_rate * u, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
-
-
-def scale_by_layer_trust_ratio(
-    *, applies_to: Callable[[Any], Any] | None = None, norm_bounds: tuple[float, float] | None = None
-) -> optax.GradientTransformation:
-    """Multiply each tensor's update u by the trust ratio phi(norm of w) / norm of u, or by 1 if either norm is zero.
-
-    A "layer" is one whole tensor, such as a query kernel or an embedding table. `applies_to` maps the parameters to a
-    tree of bools: tensors with False keep the ratio 1, as those without weight decay do in Google's ALBERT, NVIDIA and
-    TensorFlow Addons. None = every tensor (the paper, `optax.lamb`). phi clips to `norm_bounds`; None = no clipping, as
-    in published runs. It has no state.
-    """
-
-    def phi(norm: jax.Array) -> jax.Array:
-        return norm if norm_bounds is None else jnp.clip(norm, *norm_bounds)
-
-    def update(updates: Any, state: optax.OptState, params: Any = None) -> tuple[Any, optax.OptState]:
-        scaled = applies_to(params) if applies_to else jax.tree.map(lambda _: True, params)
-
-        def scale(u: jax.Array, w: jax.Array, is_scaled: bool) -> jax.Array:
-            if not is_scaled:
-                return u
-            w_norm, u_norm = jnp.sqrt(jnp.sum(jnp.square(w))), jnp.sqrt(jnp.sum(jnp.square(u)))
-            nonzero = (w_norm > 0) & (u_norm > 0)
-            return u * jnp.where(nonzero, phi(w_norm) / jnp.where(nonzero, u_norm, 1.0), 1.0)
-
-        return jax.tree.map(scale, updates, params, scaled), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)

@@ -62,8 +62,6 @@ class OptimizerConfig(ShownConfig):
     clip_norm            the largest global norm of the raw gradient, to which a larger one is scaled; 0 = no clipping
     trust_ratio_for      LAMB: "decayed" tensors only (Google's ALBERT, NVIDIA, TensorFlow Addons) or "all" (the paper,
                          optax, NVLAMB)
-    trust_norm_bounds    LAMB: the paper's phi clips the weight norm to these bounds; None = no clipping (all published
-                         code)
 
     Raises UserError that names the field.
     """
@@ -96,7 +94,6 @@ class OptimizerConfig(ShownConfig):
     decay_applies_to: Literal["old", "updated"] = "old"
     clip_norm: float = 1.0
     trust_ratio_for: Literal["decayed", "all"] = "decayed"
-    trust_norm_bounds: tuple[float, float] | None = None
 
     def __post_init__(self):
         for field, annotation in type(self).__annotations__.items():
@@ -134,9 +131,6 @@ class OptimizerConfig(ShownConfig):
             check(self.decay_steps <= left, "decay_share", self.decay_share, most)
         if self.schedule == "linear":
             check(self.power == 1, "power", self.power, '1 with schedule="linear" (or schedule="polynomial")')
-        if self.trust_norm_bounds is not None:
-            low, high = self.trust_norm_bounds
-            check(0 <= low <= high, "trust_norm_bounds", self.trust_norm_bounds, "(low, high) with 0 <= low <= high")
         if self.name in ("lamb", "schedule-free"):
             check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, f"old with {self.name}")
         if self.name == "schedule-free":

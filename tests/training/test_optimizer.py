@@ -291,8 +291,7 @@ class Reference:
         if c.name == "lamb" and (decays or c.trust_ratio_for == "all"):
             w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(u)
             if w_norm > 0 and u_norm > 0:
-                low, high = c.trust_norm_bounds or (0, math.inf)
-                u = u * min(max(w_norm, low), high) / u_norm
+                u = u * w_norm / u_norm
         return w - rate * u
 
 
@@ -311,7 +310,7 @@ VARIANTS = [
         dataclasses.replace(LAMB, bias_correction=corrected, trust_ratio_for=scope)
         for corrected, scope in itertools.product((False, True), ("decayed", "all"))
     ),
-    dataclasses.replace(LAMB, trust_norm_bounds=(1.0, 2.0), clip_norm=0.0),
+    dataclasses.replace(LAMB, clip_norm=0.0),
 ]
 
 
@@ -413,7 +412,6 @@ def test_update_without_step_says_what_is_missing():
         ),
         ({"power": 2.0}, "optimizer.power is 2.0; expected 1 with schedule"),
         ({"name": "lamb", "decay_applies_to": "updated"}, "optimizer.decay_applies_to"),
-        ({"trust_norm_bounds": (2.0, 1.0)}, "optimizer.trust_norm_bounds"),
     ],
 )
 def test_config_names_the_field_that_is_wrong(fields, message):

@@ -40,7 +40,6 @@ ROOT = Path(__file__).resolve().parents[3]
         ("stop_after", "none", lambda c: c.stop_after is None),
         ("hopeless_after", "9007199254740993", lambda c: c.hopeless_after == 2**53 + 1),
         ("hopeless_after", "1e6", lambda c: c.hopeless_after == 1_000_000),
-        ("optimizer.trust_norm_bounds", "(0, 10)", lambda c: c.optimizer.trust_norm_bounds == (0, 10)),
         ("packed", "((128, 2.5),)", lambda c: c.packed == ((128, 2.5),)),
     ],
 )
@@ -73,9 +72,6 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
         ("accumulation", "3", ("accumulation", "expected a divisor of the batch")),
         ("keep", "1", ("keep", "at least 2")),
         ("model", "tiny", ("model", "one by one")),
-        ("optimizer.trust_norm_bounds", "5", ("optimizer.trust_norm_bounds: found 5; expected tuple[float, float]",)),
-        ("optimizer.trust_norm_bounds", "(1, 2, 3)", ("optimizer.trust_norm_bounds: found (1, 2, 3); expected",)),
-        ("optimizer.trust_norm_bounds", "('a', 'b')", ("optimizer.trust_norm_bounds", "expected tuple[float, float]")),
         ("packed", "5", ("packed: found 5; expected tuple[tuple[int, float], ...]",)),
         ("packed", "(1, 2)", ("packed: found (1, 2); expected",)),
         ("data_shares", "0.5", ("data_shares: found 0.5; expected tuple[tuple[float, ...], ...]",)),
