@@ -83,18 +83,11 @@ class UnitResult:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class IndexJob:
-    """Make the index `file` of examples of one shard, unless it exists."""
+class IndexJob(NamedTuple):
+    """Make the index `file` of examples of one shard, unless it exists; `options`: those of `build_index`."""
 
     file: Path
-    objective: str
-    rows: str
-    twice: float
-    max_seq_length: int
-    short_seq_prob: float
-    dupe_factor: int
-    seed: int
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -317,21 +310,11 @@ def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
     if index.file.exists():
         rows, file = load_array(index.file), describe_file(index.file)
     else:
-        rows = build_index(
-            shard,
-            shard_number=job.number,
-            objective=index.objective,
-            rows=index.rows,
-            twice=index.twice,
-            max_seq_length=index.max_seq_length,
-            short_seq_prob=index.short_seq_prob,
-            dupe_factor=index.dupe_factor,
-            seed=index.seed,
-        )
+        rows = build_index(shard, shard_number=job.number, **index.options)
         file = write_array(index.file, rows)
     assert rows.dtype == EXAMPLE
     entry = {"rows": len(rows), "files": {"rows": file}}
-    return IndexResult(entry, *survey_index(rows, {job.number: shard}, index.max_seq_length))
+    return IndexResult(entry, *survey_index(rows, {job.number: shard}, index.options["max_seq_length"]))
 
 
 def _tokenizer(directory: Path) -> Tokenizer:

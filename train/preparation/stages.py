@@ -5,7 +5,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -273,15 +272,8 @@ def make_shards(
     assert options.seed is not None and options.dupe_factor is not None
     splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
     lengths = () if options.recipe == "google" else options.max_seq_length
-    index = partial(
-        IndexJob,
-        objective=options.objective,
-        rows=options.rows,
-        twice=options.twice,
-        short_seq_prob=options.short_seq_prob,
-        dupe_factor=options.dupe_factor,
-        seed=options.seed,
-    )
+    names = ("objective", "rows", "twice", "short_seq_prob", "dupe_factor", "seed")
+    same = {name: getattr(options, name) for name in names}
     planned = [(split, number, parts) for split in SPLITS for number, parts in enumerate(plan.shards[split])]
     jobs = [
         ShardJob(
@@ -289,7 +281,10 @@ def make_shards(
             number,
             tuple(options.output / "parts" / part.folder for part in parts),
             options.output / "tokenizer",
-            tuple(index(_index_file(options, split, length, number), max_seq_length=length) for length in lengths),
+            tuple(
+                IndexJob(_index_file(options, split, length, number), {**same, "max_seq_length": length})
+                for length in lengths
+            ),
         )
         for split, number, parts in planned
     ]
