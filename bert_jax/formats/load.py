@@ -141,8 +141,6 @@ def load_arrays(
     labels: tuple[str, ...] | None = None,
     step: int | None = None,
     verify: bool = True,
-    revision: str | None = None,
-    token: str | bool | None = None,
     gelu: Gelu | None = None,
 ) -> ReadModel:
     """Loads as `load`, but NumPy arrays on the host, for callers that put them on a mesh, write them or hash them.
@@ -155,7 +153,7 @@ def load_arrays(
     Returns:
         ReadModel(config, params, report).
     """
-    opened = open_source(source, revision=revision, token=token, parts=("config", "weights")).best(step)
+    opened = open_source(source, parts=("config", "weights")).best(step)
     if not opened.is_run:
         _refuse_step(step, opened)
         return read_model(opened, head=head, labels=labels, verify=verify, gelu=gelu)
@@ -170,13 +168,13 @@ def load_arrays(
     return _select(flat, config, head or head_in(flat, config), str(opened), restored.step)
 
 
-def load_config(source: AnySource, *, revision: str | None = None, token: str | bool | None = None) -> BertConfig:
+def load_config(source: AnySource) -> BertConfig:
     """The config alone, without reading any weights; `dtype` and `remat` have their defaults.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
     """
-    return open_source(source, revision=revision, token=token, parts=("config",)).config
+    return open_source(source, parts=("config",)).config
 
 
 def load_tokenizer(
