@@ -91,9 +91,9 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
             yield number, value
 
 
-def json_of_text(path: Path, hint: str = "") -> Any:
-    """A whole JSON file, plain, gzip or zstd; `hint` ends the error about one that is not JSON."""
-    return parse_json(_whole(path), path, hint)
+def json_of_text(path: Path) -> Any:
+    """A whole JSON file, plain, gzip or zstd."""
+    return parse_json(_whole(path), path)
 
 
 def _whole(path: Path) -> str:

@@ -21,16 +21,16 @@ class TaggedSentence(NamedTuple):
     line: int
 
 
-def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
+def read_conll(path: Path, *, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
     """The sentences of a file whose columns are separated by tabs, or by spaces if a line has no tab.
 
     Args:
         path: the file.
-        word, tag: column numbers; -1 is the last. tag None: only words are read.
+        tag: its column, whose number is -1 for the last; None: only words are read, which the first column has.
         wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
-        UserError: a line with too few columns or without a word, or a tag that is neither O nor B-, I-, E- or S- with a
+        UserError: a line with one column or without a word, or a tag that is neither O nor B-, I-, E- or S- with a
             type.
     """
     words: list[str] = []
@@ -57,11 +57,11 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
             raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
         if not words:
             first = number
-        if not (said := _cell(cells, word, where)):
+        if not cells[0]:
             raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
-        words.append(said)
+        words.append(cells[0])
         if tag is not None:
-            found = _cell(cells, tag, where)
+            found = cells[tag]
             if found != found.rstrip() or not found:
                 raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
             tags.append(checked_tag(found, where))
@@ -115,13 +115,6 @@ def checked_tag(tag: str, where: str) -> str:
     if not _PREFIXES.fullmatch(tag):
         raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
     return tag
-
-
-def _cell(cells: list[str], column: int, where: str) -> str:
-    try:
-        return cells[column]
-    except IndexError:
-        raise UserError(f"{where}: {len(cells)} columns; column {column + 1} was asked for") from None
 
 
 def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:

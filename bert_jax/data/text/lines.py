@@ -108,11 +108,11 @@ def _skip(file: IO[bytes] | gzip.GzipFile, start: int) -> None:
         start -= len(block)
 
 
-def read_head(path: Path, size: int = 4096) -> bytes:
-    """The first bytes of a file's text, decompressed; b"" if the file cannot be read: `read_lines` says why."""
+def read_head(path: Path) -> bytes:
+    """The first 4,096 bytes of a file's text, decompressed; b"" if the file cannot be read: `read_lines` says why."""
     try:
         with open_text(path, no_progress) as file:
-            return file.read(size)
+            return file.read(4096)
     except (*READING_ERRORS, UserError):
         return b""
 
