@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import best_windows, windows
+from bert_jax.data.tasks.encoded import Encoded, best_windows, windows
 from bert_jax.data.tasks.tables import json_of_text, valid_unicode
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -172,6 +172,12 @@ def encode_passages(
     is_best = np.zeros_like(in_passage)
     is_best[in_passage] = np.concatenate(best)
     return Passages(rows, offsets, in_passage, is_best, np.array(owner, np.int32))
+
+
+def without_padding(passages: Passages, pad: int, **targets: np.ndarray) -> Encoded:
+    """The rows of the passages end to end; `pad`: the id of [PAD]; `targets`: as in `Encoded`."""
+    real, pads = passages.rows["attention_mask"].astype(bool), {"input_ids": pad, "token_type_ids": 0}
+    return Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), targets)
 
 
 def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | None]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.passages import Passages, encode_passages
+from bert_jax.data.tasks.passages import Passages, encode_passages, without_padding
 from bert_jax.data.tokenizer.words import words_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
@@ -218,10 +217,7 @@ class QuestionAnswering(TaskModel):
             max_question_length=min(options["max_question_len"], most),
         )
         _check_passages(passages, contexts, first)
-        real = passages.rows["attention_mask"].astype(bool)
-        pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
-        rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
-        return EncodedItems((passages, contexts), rows)
+        return EncodedItems((passages, contexts), without_padding(passages, self.tokenizer.pad_token_id))
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         passages, contexts = facts

@@ -7,8 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.passages import PassageQuestion, Passages, answer_positions, encode_passages, read_squad
+from bert_jax.data.tasks.passages import (
+    PassageQuestion,
+    answer_positions,
+    encode_passages,
+    read_squad,
+    without_padding,
+)
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
 from bert_jax.evaluation import squad
@@ -121,7 +126,7 @@ class AnswerTask:
         first = [next((one for one in question.answers if one.text.strip()), None) for question in questions]
         spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
         start, end = answer_positions(passages, spans)
-        encoded = _encoded(passages, self._tokenizer.pad_token_id, start, end)
+        encoded = without_padding(passages, self._tokenizer.pad_token_id, start_positions=start, end_positions=end)
         said = [bool(q.answers) or (self._null_answers and q.is_impossible) for q in questions]
         labelled = any(said) if self._null_answers else all(said)
         return Split(name, path, questions, encoded, labelled, passages)
@@ -250,16 +255,6 @@ def _listed(answers: Answers, null_answers: bool) -> list[dict[str, Any]]:
 def _finite(score: float) -> float:
     """The score as JSON can hold it."""
     return float(score) if np.isfinite(score) else 1e9
-
-
-def _encoded(passages: Passages, pad: int, start: np.ndarray, end: np.ndarray) -> Encoded:
-    real = passages.rows["attention_mask"].astype(bool)
-    return Encoded(
-        {name: passages.rows[name][real] for name in ("input_ids", "token_type_ids")},
-        {"input_ids": pad, "token_type_ids": 0},
-        real.sum(axis=1),
-        {"start_positions": start, "end_positions": end},
-    )
 
 
 def _gold(questions: list[PassageQuestion]) -> list[squad.Question]:
