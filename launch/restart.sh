@@ -2,8 +2,8 @@
 # Repeats a training command until it is done: launch/restart.sh .venv/bin/python -m train.pretrain CONFIG.py run=RUN ...
 # The command resumes by itself. Exit codes 0 (done), 2 (a mistake in the input), 3 (the loss stayed non-finite), 5 (the
 # run is hopeless) and 130 (Ctrl-C) end the loop; all others start the command again: 75 (stopped, or another host was
-# lost) and aborts among them. After five runs in a row that each ended within five minutes it gives up. SIGTERM goes to
-# the command, which saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
+# lost) and aborts among them. After five runs in a row that each ended within five minutes it gives up. SIGTERM and
+# Ctrl-C go to the command, which saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
 set -u
 (($#)) || { echo "say what to run: $0 .venv/bin/python -m train.pretrain CONFIG.py run=RUN ..." >&2 && exit 2; }
 pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
@@ -13,7 +13,7 @@ forward() {
   stopping=yes
   if [ -n "$command" ]; then kill -s "$1" "$command" 2>/dev/null; else early=$1; fi
 }
-trap 'forward TERM' TERM
+trap 'forward TERM' TERM HUP
 trap 'forward INT' INT
 
 end() {
@@ -23,7 +23,7 @@ end() {
 
 while true; do
   started=$SECONDS
-  "$@" &
+  setsid "$@" & # a terminal's Ctrl-C would reach it too, and a second Ctrl-C does not save
   command=$!
   [ -z "$early" ] || kill -s "$early" "$command" 2>/dev/null # it came when the command had no number yet
   wait "$command"

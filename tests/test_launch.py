@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,29 @@ def test_sigterm_reaches_the_program_and_nothing_starts_again(tmp_path: Path):
     loop.send_signal(signal.SIGTERM)
     assert loop.wait(30) == 75
     assert lines(tmp_path / "saved") == ["saved"] and lines(tmp_path / "starts") == ["start"]
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_program_once(tmp_path: Path):
+    program = executable(
+        tmp_path / "program",
+        f"""#!{sys.executable}
+import signal, sys, time
+from pathlib import Path
+told = []
+signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+Path("starts").write_text("start\\n")
+while not told:
+    time.sleep(0.02)
+time.sleep(0.3)
+Path("told").write_text(f"{{len(told)}}\\n")
+sys.exit(130)
+""",
+    )
+    loop = subprocess.Popen([LAUNCH / "restart.sh", program], cwd=tmp_path, start_new_session=True)
+    wait_for_lines(tmp_path / "starts")
+    os.killpg(loop.pid, signal.SIGINT)  # as a terminal does
+    assert loop.wait(30) == 130
+    assert lines(tmp_path / "told") == ["1"]
 
 
 def test_sigterm_before_the_program_has_a_number_reaches_the_program_alone(tmp_path: Path):
