@@ -2,11 +2,12 @@
 # Repeats a training command until it is done: launch/restart.sh .venv/bin/python -m train.pretrain CONFIG.py run=RUN ...
 # The command resumes by itself. Exit codes 0 (done), 2 (a mistake in the input), 3 (the loss stayed non-finite), 5 (the
 # run is hopeless) and 130 (Ctrl-C) end the loop; all others start the command again: 75 (stopped, or another host was
-# lost) and aborts among them. After five runs in a row that each ended within five minutes it gives up. SIGTERM and
+# lost) and aborts among them. After five runs in a row that each ended within ten minutes it gives up. SIGTERM and
 # Ctrl-C go to the command, which saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
 set -u
 (($#)) || { echo "say what to run: $0 .venv/bin/python -m train.pretrain CONFIG.py run=RUN ..." >&2 && exit 2; }
-pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
+# Longer than a run waits for a host that never comes (--join-seconds, 300), which has brought nothing.
+pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-600} most=5
 
 command='' early='' stopping=no short=0
 forward() {

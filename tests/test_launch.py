@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from bert_jax.files import is_remote
+from bert_jax.runtime.cluster import find_place
 from train.pretraining.recipe import PretrainConfig
 from train.run.ending import stopping
 from train.run.launch import parse
@@ -177,6 +178,13 @@ sys.exit(130)
     os.killpg(loop.pid, signal.SIGINT)  # as a terminal does
     assert loop.wait(30) == 130
     assert lines(tmp_path / "told") == ["1"]
+
+
+def test_a_run_that_only_waited_for_another_host_does_not_count_as_one_that_lasted():
+    (quick,) = re.findall(r"RESTART_QUICK:-(\d+)", (LAUNCH / "restart.sh").read_text())
+    place = find_place({"--coordinator-address": "a:1", "--num-processes": "2", "--process-id": "0"})
+    assert place is not None
+    assert int(quick) > place.join_seconds + 60  # to start, and to tell who is missing
 
 
 def test_sigterm_before_the_program_has_a_number_reaches_the_program_alone(tmp_path: Path):
