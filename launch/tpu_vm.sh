@@ -26,7 +26,10 @@ on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its numbe
 # The number of a process means another one after the host was started anew.
 # shellcheck disable=SC2016 # the hosts expand it
 boot='$(cat /proc/sys/kernel/random/boot_id)'
-running="{ read -r pid boot <~/run.pid && [ \"\$boot\" = \"$boot\" ] && kill -0 \"\$pid\"; } 2>/dev/null"
+same_boot="{ read -r pid boot <~/run.pid && [ \"\$boot\" = \"$boot\" ]; }"
+running="{ $same_boot && kill -0 \"\$pid\"; } 2>/dev/null"
+# A host that shuts down stops the run as `stop` does: once it is up again, only codes after which no run goes on count.
+ended="{ read -r code <~/run.code && { case \$code in 0 | 2 | 3 | 5 | 130) ;; *) $same_boot ;; esac; }; } 2>/dev/null"
 
 case ${1:-} in
 create)
@@ -52,7 +55,7 @@ start | revive)
   [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ] || printf -v cache 'JAX_COMPILATION_CACHE_DIR=%q ' "$JAX_COMPILATION_CACHE_DIR"
   case $verb in
   start) first="$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }" ;;
-  revive) first="{ $running || [ -s ~/run.code ]; } && exit" ;;
+  revive) first="{ $running || $ended; } && exit" ;;
   esac
   on all "$first
     cd bert_jax && rm -f ~/run.code && { ${cache:-}RESTART_CODE=~/run.code nohup launch/restart.sh \
@@ -60,7 +63,7 @@ start | revive)
   ;;
 running) on 0 "$running" ;; # ends with 0 if a run is going on
 log) on 0 'tail -n 40 -F run.log' ;;
-code) on 0 'cat run.code 2>/dev/null || true' ;;
+code) on 0 "if $ended; then echo \"\$code\"; fi" ;;
 stop) on all "$running && kill -TERM \"\$pid\" || true" ;;
 delete) "${tpu_vm[@]}" delete "$NAME" --zone="$ZONE" --quiet ;;
 *)

@@ -209,9 +209,9 @@ def test_sigterm_before_the_program_has_a_number_reaches_the_program_alone(tmp_p
     assert lines(tmp_path / "saved") == ["saved"] and lines(tmp_path / "starts") == ["start"]
 
 
-@pytest.mark.parametrize("name", ["restart.sh", "slurm.sh"])
+@pytest.mark.parametrize("name", ["restart.sh", "slurm.sh", "tpu_vm.sh"])
 def test_the_codes_that_end_it_are_those_of_the_programs(name: str):
-    (codes,) = re.findall(r"case \$code in ([\d |]+)\)", (LAUNCH / name).read_text())
+    (codes,) = re.findall(r"case \\?\$code in ([\d |]+)\)", (LAUNCH / name).read_text())
     assert {int(code) for code in codes.split("|")} == FINAL
 
 
@@ -372,6 +372,19 @@ def test_a_host_that_was_started_anew_joins_the_run_again_and_no_other_is_touche
     os.kill(int(process), signal.SIGTERM)
     assert on_pod(pod, "tpu_vm.sh", "revive", "configs/tiny.py").returncode == 0  # it has ended
     assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
+    assert on_pod(pod, "tpu_vm.sh", "code").stdout == "75\n"
+
+
+def test_a_run_that_a_shutdown_of_its_host_stopped_has_not_ended(pod: Path):
+    for host, code in (("host-0", 75), ("host-1", 3)):  # the loops got SIGTERM, or had ended before
+        (pod / host / "run.pid").write_text("7 an-earlier-boot\n")
+        (pod / host / "run.code").write_text(f"{code}\n")
+    code = on_pod(pod, "tpu_vm.sh", "code")
+    assert (code.returncode, code.stdout) == (0, "")
+    assert on_pod(pod, "tpu_vm.sh", "revive", "configs/tiny.py").returncode == 0
+    assert len(wait_for_lines(pod / "host-0" / "bert_jax" / "starts")) > 0
+    assert wait_for_lines(pod / "host-0" / "run.code") == ["0"]
+    assert lines(pod / "host-1" / "bert_jax" / "starts") == [] and lines(pod / "host-1" / "run.code") == ["3"]
 
 
 def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
