@@ -41,9 +41,10 @@ setup)
   trap 'rm -r "$folder"' EXIT
   git archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
   "${tpu_vm[@]}" scp "$folder/bert_jax.tar.gz" "$NAME:" --zone="$ZONE" --worker=all
-  # The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it.
+  # The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it. Modules of an earlier commit go first:
+  # the hosts compare all that they have.
   # shellcheck disable=SC2016 # the hosts expand it
-  on all 'mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && cd bert_jax &&
+  on all 'mkdir -p bert_jax && rm -rf bert_jax/bert_jax bert_jax/train && tar -xzf bert_jax.tar.gz -C bert_jax && cd bert_jax &&
     python3 -m pip install --quiet --user uv && uv=$HOME/.local/bin/uv &&
     { [ -x .venv/bin/python ] || $uv venv --quiet --python 3.11 .venv; } &&
     $uv pip install --quiet --constraint constraints/newest.txt --editable ".[train,tpu,gcs]"'

@@ -410,6 +410,31 @@ def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     assert "--constraint constraints/newest.txt" in calls and "--python 3.11" in calls
 
 
+def test_set_up_leaves_no_module_of_an_earlier_commit(pod: Path):
+    repository, home = pod / "checkout", pod / "host-0" / "bert_jax"
+    for folder in (repository, home):
+        (folder / "train").mkdir(parents=True)
+    (repository / "train" / "new.py").touch()
+    (home / "train" / "old.py").touch()
+    (home / "runs").mkdir()  # of the user
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "m"],
+    ):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    copies = 'case " $* " in *" scp "*) cp "$5" "$FAKE/host-0"; cp "$5" "$FAKE/host-1" ;; esac\n'
+    executable(pod / "bin" / "gcloud", GCLOUD + copies)
+    for host in ("host-0", "host-1"):
+        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
+    executable(pod / "bin" / "python3", "#!/bin/bash\n")
+    variables = {"PATH": f"{pod / 'bin'}:{os.environ['PATH']}", "FAKE": str(pod), "NAME": "b", "ZONE": "z"}
+    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=os.environ | variables, check=True)
+    for host in ("host-0", "host-1"):
+        assert [path.name for path in (pod / host / "bert_jax" / "train").iterdir()] == ["new.py"]
+    assert (home / "runs").exists()
+
+
 def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path):
     states = ["NONE", "PROVISIONING", "ACTIVE", "NET", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
     (pod / "states").write_text("".join(f"{state}\n" for state in states))
