@@ -14,7 +14,8 @@
 #SBATCH --output=slurm-%j.log
 set -u
 # Five minutes before the time limit, and when the job is preempted, every process gets SIGTERM, saves and ends with 75.
-srun --kill-on-bad-exit=0 .venv/bin/python -m train.pretrain "$@"
+# One that hangs is killed ten minutes after the first has ended; those that only wait for each other end before that.
+srun --kill-on-bad-exit=0 --wait=600 .venv/bin/python -m train.pretrain "$@"
 code=$?
 case $code in 0 | 2 | 3 | 5 | 130) exit "$code" ;; esac
 if ((${SLURM_RESTART_COUNT:-0} < 50)); then

@@ -53,6 +53,13 @@ def run(command: list[Any], folder: Path, **variables: str) -> subprocess.Comple
     )
 
 
+def join_seconds() -> int:
+    """How long the hosts wait for each other by default."""
+    place = find_place({"--coordinator-address": "a:1", "--num-processes": "2", "--process-id": "0"})
+    assert place is not None
+    return place.join_seconds
+
+
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
@@ -182,9 +189,7 @@ sys.exit(130)
 
 def test_a_run_that_only_waited_for_another_host_does_not_count_as_one_that_lasted():
     (quick,) = re.findall(r"RESTART_QUICK:-(\d+)", (LAUNCH / "restart.sh").read_text())
-    place = find_place({"--coordinator-address": "a:1", "--num-processes": "2", "--process-id": "0"})
-    assert place is not None
-    assert int(quick) > place.join_seconds + 60  # to start, and to tell who is missing
+    assert int(quick) > join_seconds() + 60  # to start, and to tell who is missing
 
 
 def test_sigterm_before_the_program_has_a_number_reaches_the_program_alone(tmp_path: Path):
@@ -511,6 +516,8 @@ def test_slurm_queues_what_was_stopped_again(tmp_path: Path, code: int, again: b
     words = ["configs/tiny.py", "phases=((128, 64, 9),)"]
     assert run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7").returncode == code
     assert lines(tmp_path / "srun")[0].endswith("train.pretrain configs/tiny.py phases=((128, 64, 9),)")
+    (seconds,) = re.findall(r"--wait=(\d+) ", lines(tmp_path / "srun")[0])  # 0, without end, is srun's default
+    assert int(seconds) > join_seconds() + 60
     assert lines(tmp_path / "scontrol") == (["requeue 7"] if again else [])
     (tmp_path / "scontrol").unlink(missing_ok=True)
     run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="50")
