@@ -150,6 +150,9 @@ class ControlChannel:
                         deadline = min(deadline, time.monotonic() + _LATE_SECONDS)
                 self._beat()
             self._selector.unregister(listener)
+        for key in list(self._selector.get_map().values()):
+            if key.data not in self._come:  # a stranger that said nothing: its leaving must not end the job
+                self._drop(key.data)
         if missing := [number for number in range(1, self.count) if number not in self._peers]:
             who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
             more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""

@@ -167,6 +167,20 @@ def test_strangers_do_not_disturb_the_roll_call(new_job):
     assert each(lambda: first.tell({"a": 1}), lambda: other.tell(None)) == [{"a": 1}] * 2
 
 
+def test_a_stranger_that_said_nothing_may_leave_while_the_job_runs(new_job):
+    job = new_job()
+    first, other = job.channel(0, 2), job.channel(1, 2)
+    waiting = threading.Thread(target=first.open, daemon=True)
+    waiting.start()
+    with reach(job.address) as stranger:
+        assert each(other.open) == [None]
+        waiting.join(20)
+        stranger.settimeout(10)
+        assert stranger.recv(1) == b""  # hung up on
+    assert each(lambda: first.tell({"a": 1}), lambda: other.tell(None)) == [{"a": 1}] * 2
+    assert job.ends == {}
+
+
 def reach(address: str) -> socket.socket:
     host, port = address.split(":")
     for _ in range(200):
