@@ -114,11 +114,18 @@ def axes_of(name: Any) -> tuple[str, ...]:
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """The tree of NamedShardings for a TrainState or any part of it (parameters alone, gradients, moments).
 
-    `abstract_state` is a tree of arrays or ShapeDtypeStructs. Raises the errors of `partition_spec`.
+    `abstract_state` is a tree of arrays or ShapeDtypeStructs. An array of the optimizer's that is not shaped like its
+    parameter, such as Adafactor's mean over rows, is whole on every device. Raises the errors of `partition_spec`.
     """
+    shapes = {path_string(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_state)}
 
     def of_leaf(path: Any, leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, partition_spec(path_string(path), leaf.shape, mesh))
+        name = path_string(path)
+        if name.startswith("opt_state/"):
+            parts = name.split("/")
+            if all(shapes.get("/".join(["params", *parts[i:]])) != leaf.shape for i in range(1, len(parts))):
+                return replicated(mesh)
+        return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(of_leaf, abstract_state)
 

@@ -167,6 +167,16 @@ def test_moments_of_any_optax_optimizer_lie_as_their_parameters():
     assert shardings.opt_state[1][0].mu == shardings.params
 
 
+@pytest.mark.parametrize("tx", [optax.adafactor(1e-3), optax.contrib.muon(1e-3)], ids=["adafactor", "muon"])
+def test_what_an_optimizer_keeps_in_another_shape_is_whole_on_every_device(tx):
+    state = abstract_state(MODEL, tx)
+    shardings = state_shardings(state, abstract_mesh(2, 2, 2))
+    kept = zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(shardings.opt_state), strict=True)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(state.params)}
+    others = [sharding.spec for leaf, sharding in kept if leaf.shape and leaf.shape not in shapes]
+    assert others and set(others) == {P()}
+
+
 def test_layout_of_a_layer_is_megatrons():
     """Split by columns, then by rows: one sum per block over the tensor axis."""
     layer = state_shardings(abstract_state(MODEL, TX), abstract_mesh(2, 2, 2)).params["bert"]["encoder"]["layer_0"]
