@@ -310,19 +310,12 @@ class SelfAttention(nn.Module):
         if cached is not None and past is not None:
             k_BMHK, v_BMHK = write(cached.keys, k_BMHK, past), write(cached.values, v_BMHK, past)
             cached = replace(cached, keys=k_BMHK, values=v_BMHK)
-        relative_BHLM = None
-        if config.position_embedding_type != "absolute":
-            shape = (2 * config.max_position_embeddings - 1, config.head_dim)
-            table = self.param("distance_embedding", weight_init(config), shape)
-            relative_BHLM = relative_scores(
-                config.position_embedding_type, q_BLHK, k_BMHK, table, 0 if past is None else past, config.dtype
-            )
         context_BLHK, probabilities_BHLM = dot_product_attention(
             q_BLHK,
             k_BMHK,
             v_BMHK,
             mask,
-            relative_BHLM=relative_BHLM,
+            relative_BHLM=self.added_scores(q_BLHK, k_BMHK, 0 if past is None else past),
             head_mask_H=head_mask_H if head_mask_H is None or self.heads is None else head_mask_H[np.array(self.heads)],
             dropout_rate=config.attention_probs_dropout_prob,
             dropout_key=dropout_key,
@@ -332,6 +325,18 @@ class SelfAttention(nn.Module):
             attention="xla" if self.is_initializing() else config.attention,  # parameters fit any length
         )
         return _project_and_add(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
+
+    def added_scores(self, q_BLHK: Array, k_BMHK: Array, past: Array | int) -> Array | None:
+        """What is added to q kᵀ before the division by √K, broadcast to [B, H, L, M]; None: nothing.
+
+        A method, so that `nn.intercept_methods` can put other positions in its place (docs/research.md).
+        """
+        config = self.config
+        if config.position_embedding_type == "absolute":
+            return None
+        shape = (2 * config.max_position_embeddings - 1, config.head_dim)
+        table = self.param("distance_embedding", weight_init(config), shape)
+        return relative_scores(config.position_embedding_type, q_BLHK, k_BMHK, table, past, config.dtype)
 
 
 class CrossAttention(nn.Module):

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bert_jax
 from bert_jax.config import BertConfig
-from bert_jax.model.encoder import Bert
+from bert_jax.model.encoder import Bert, EncoderLayer
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 from bert_jax.model.task_heads import BertForSequenceClassification
 from bert_jax.surgery.pruning import keep_layers
@@ -29,7 +29,7 @@ GUIDE = "docs/research.md"
 def guide() -> SimpleNamespace:
     """Every name that the guide's blocks leave behind, each block run once."""
     blocks = blocks_of(GUIDE, "python")
-    assert len(blocks) == 11
+    assert len(blocks) == 16
     return SimpleNamespace(**run_blocks(blocks))
 
 
@@ -236,3 +236,80 @@ def test_the_lens_at_a_layer_is_the_model_that_ends_there(guide):
     positions = np.array([[3], [1], [5], [2]])
     np.testing.assert_allclose(guide.lens_NBPV[1], np.take_along_axis(logits, positions[..., None], 1), atol=1e-5)
     assert np.abs(guide.lens_NBPV[1] - guide.lens_NBPV[2]).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_two_thin_matrices_learn_and_their_gradients_follow_the_chain_rule(guide):
+    begin = guide.beginning["lora"]
+    assert sorted(begin) == [
+        f"bert/encoder/layer_{i}/attention/{name}/kernel" for i in range(2) for name in ("query", "value")
+    ]
+    np.testing.assert_array_equal(flat(guide.merged(guide.params, begin)), flat(guide.params))
+    assert guide.lora_losses_S[0] > 1 and guide.lora_losses_S[-20:].mean() < 0.2
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), guide.adapted, guide.params)
+    moved = {path for path, equal in flat_paths(same).items() if not equal}
+    assert moved == {*begin, "classifier/kernel", "classifier/bias"}
+
+    batch = guide.ids_SBL[0], 1 - guide.labels_SB[0]
+    whole = flat_paths(jax.jit(jax.grad(guide.loss))(guide.adapted, *batch))
+    found = jax.jit(jax.grad(guide.lora_loss))(guide.trained, guide.params, *batch)["lora"]
+    for path, pair in guide.trained["lora"].items():
+        scale = 1e-5 * np.abs(whole[path]).max() * max(np.abs(leaf).max() for leaf in pair.values()) * 16
+        np.testing.assert_allclose(found[path]["a"], whole[path] @ pair["b"].T, atol=scale)
+        np.testing.assert_allclose(found[path]["b"], pair["a"].T @ whole[path], atol=scale)
+
+
+def flat_paths(tree) -> dict:
+    return {guide_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def guide_path(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+@pytest.mark.slow
+def test_a_patched_state_is_what_the_layers_above_it_read(guide):
+    ids, other = guide.ids[:64], guide.opposite[:64]
+    apply = jax.jit(lambda ids: guide.model.apply({"params": guide.params}, ids, output_hidden_states=True))
+    own, theirs = apply(ids), apply(other)
+    states = own.hidden_states[1].at[:, 3].set(theirs.hidden_states[1][:, 3])
+    above = guide.params["bert"]["encoder"]["layer_1"]
+    first = EncoderLayer(guide.config).apply({"params": above}, states).hidden_state[:, 0]
+    pooler, classifier = guide.params["bert"]["pooler"], guide.params["classifier"]
+    pooled = np.tanh(first @ pooler["kernel"] + pooler["bias"])
+    np.testing.assert_allclose(guide.effects_NLBC[0, 3], pooled @ classifier["kernel"] + classifier["bias"], atol=1e-5)
+    np.testing.assert_allclose(guide.effects_NLBC[1, 0], theirs.logits, atol=1e-5)
+    np.testing.assert_allclose(guide.effects_NLBC[1, 1:], jnp.broadcast_to(own.logits, (7, 64, 2)), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_alibi_takes_the_place_of_relative_positions_in_the_first_layer(guide):
+    embeddings, layer = (guide.alibi_params["bert"][name] for name in ("embeddings", "encoder"))
+    attention = layer["layer_0"]["attention"]
+    assert "distance_embedding" not in attention
+    ids = np.tile(guide.ids[:4], 2)
+    x = np.asarray(embeddings["word_embeddings"], np.float64)[ids] + np.asarray(embeddings["token_type_embeddings"][0])
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + guide.config.layer_norm_eps)
+    query, key = ((x @ np.asarray(attention[n]["kernel"], np.float64)).reshape(4, 16, 4, 4) for n in ("query", "key"))
+    scores = np.einsum("BLHK,BMHK->BHLM", query, key) / 2
+    distances = np.abs(np.arange(16)[:, None] - np.arange(16))
+    expected = scipy.special.softmax(scores - np.array([1 / 4, 1 / 16, 1 / 64, 1 / 256])[:, None, None] * distances, -1)
+    np.testing.assert_allclose(guide.alibi_output.attentions[0], expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_models_add_as_vectors_and_dropout_draws_models(guide):
+    a, b = flat(guide.untrained), flat(guide.params)
+    np.testing.assert_allclose(flat(guide.halfway), (a + b) / 2, atol=1e-6)
+    np.testing.assert_allclose(flat(guide.negated), 2 * a - b, atol=1e-6)
+    np.testing.assert_allclose(guide.draws_RBC.sum(-1), 1, rtol=1e-5)
+    options = {"deterministic": False, "rngs": {"dropout": jax.random.split(jax.random.key(8), 64)[5]}}
+    logits = guide.model.apply({"params": guide.params}, guide.ids[:64], **options).logits
+    np.testing.assert_allclose(guide.draws_RBC[5], jax.nn.softmax(logits), atol=1e-5)
+    assert guide.draws_RBC.std(0).mean() > 1e-3
+
+
+@pytest.mark.slow
+def test_gradients_on_a_mesh_are_those_of_one_device(guide):
+    here = flat(jax.jit(jax.grad(guide.loss))(guide.params, guide.ids, guide.labels))
+    np.testing.assert_allclose(flat(guide.placed_gradients), here, atol=1e-5 * np.abs(here).max())
