@@ -15,6 +15,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import DropoutKey, dropout
+from bert_jax.training import sharding
 from bert_jax.training import step as steps
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.objectives import mean_metrics
@@ -350,5 +351,6 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
 
 
 @pytest.mark.slow
-def test_the_guides_code_runs():
+def test_the_guides_code_runs(monkeypatch):
+    monkeypatch.setattr(sharding, "PARTITION_TABLE", sharding.PARTITION_TABLE)  # to which the guide adds a row
     run_blocks(blocks_of("docs/training.md", "python"))
