@@ -153,6 +153,14 @@ def test_parameters_and_outputs_are_float32_where_jax_has_64_bits(shallow_params
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_products_round_float64_parameters_to_float32(shallow_params):
+    with jax.enable_x64():
+        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64) * (1 + 1e-12), shallow_params)
+        found, expected = (Bert(SHALLOW).apply({"params": p}, IDS).pooler_output for p in (exact, shallow_params))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_position_outside_the_row_is_loud():
     x_BLD = jnp.ones((1, 4, 2))
     found = gather_positions(x_BLD, jnp.array([[0, -1, 3, 4]]))
