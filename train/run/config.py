@@ -16,7 +16,7 @@ from typing import Any
 from bert_jax.config import is_int, is_number
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
-from train.run.other_names import field_called
+from train.run.other_names import field_called, otherwise
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -121,16 +121,27 @@ def _all_paths(config: Any, prefix: str = "") -> list[str]:
 
 
 def _unknown(config: Any, path: str) -> str:
+    program = "finetune" if type(config).__module__.startswith("train.finetuning") else "pretrain"
+    hint = known_elsewhere(config, path) or _nearest(config, path)
+    return f"{path} is not a field of the config{hint or f'; python -m train.{program} CONFIG.py --fields lists them'}"
+
+
+def known_elsewhere(config: Any, name: str) -> str:
+    """The end of a message on a name that transformers or google-research/bert has; "" if neither has it."""
     known = _all_paths(config)
-    if ours := field_called(path, known):
+    if ours := field_called(name, known):
         each = ", each of which is (LENGTH, BATCH, STEPS)" if ours == "phases" else ""
-        return f"{path} is not a field of the config; did you mean {ours}{each}?"
+        return f"; did you mean {ours}{each}?"
+    told = otherwise(name, known)
+    return f"; {told}" if told else ""
+
+
+def _nearest(config: Any, path: str) -> str:
+    known = _all_paths(config)
     last = path.rpartition(".")[2]
     names = {k: k.rpartition(".")[2] for k in known}
     near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
-    hint = f"; did you mean {' or '.join(near[:3])}?" if near else did_you_mean(path, known, cutoff=0.5)
-    program = "finetune" if type(config).__module__.startswith("train.finetuning") else "pretrain"
-    return f"{path} is not a field of the config{hint or f'; python -m train.{program} CONFIG.py --fields lists them'}"
+    return f"; did you mean {' or '.join(near[:3])}?" if near else did_you_mean(path, known, cutoff=0.5)
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:

@@ -27,7 +27,7 @@ from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
-from train.run.config import check_names, load_recipe, override, to_json
+from train.run.config import check_names, known_elsewhere, load_recipe, override, to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
 from train.run.ending.watchdog import Watchdog
@@ -86,7 +86,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         elif key in HOST_OPTIONS:
             raise UserError(f"{word}: expected {key}=VALUE" + (f"; {EMPTY}" if equals else ""))
         elif word.startswith("-"):
-            near = did_you_mean(key, (*_OPTIONS, *HOST_OPTIONS))
+            near = _as_field(config, key) or did_you_mean(key, (*_OPTIONS, *HOST_OPTIONS))
             near = near or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"
             raise UserError(f"{word!r} is not an option{near}")
         elif not equals:
@@ -117,6 +117,13 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         named=bool(run),
         hosts=of_hosts,
     )
+
+
+def _as_field(config: Any, flag: str) -> str:
+    """The end of a message on a flag: the field that it sets, here or under this name elsewhere; "" for another."""
+    name = flag.lstrip("-").replace("-", "_")
+    path = next((field.path for field in fields_of(config) if name in (field.path, field.path.rpartition(".")[2])), "")
+    return f"; say {path}=VALUE" if path else known_elsewhere(config, name)
 
 
 def _as_word(config: Any, word: str) -> str:
