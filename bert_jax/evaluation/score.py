@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.config import is_number
 from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_label, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll
+from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.evaluation import metrics, squad
-from bert_jax.files import no_file
+from bert_jax.files import no_file, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,10 @@ def score(
         table = PUBLISHED_TABLES[kind]
         return _table(read_agreed(gold, *table), table.columns.kind, gold, predictions, table.labels)
     columns = columns or Columns(None)
-    return _table(read_table(gold, columns), columns.kind, gold, predictions)
+    examples = read_table(gold, columns)
+    if ".jsonl" in predictions.suffixes:
+        return _classified(list(examples), columns.kind, gold, predictions)
+    return _table(examples, columns.kind, gold, predictions)
 
 
 def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
@@ -184,6 +189,29 @@ def _table(
     labels = ((example.id, example.label) for example in examples)
     truth, guess = _paired(labels, gold, predictions, label)
     return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
+
+
+def _classified(examples: Sequence[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
+    """The scores of what `classify --json` answered to the texts of `gold`, in their order."""
+    guess = [_answer(line, kind, f"{predictions}, line {number}") for number, line in read_lines(predictions)]
+    if len(guess) != len(examples):
+        raise UserError(f"{predictions}: {len(guess)} predictions for {len(examples)} examples of {gold}")
+    truth: list[Any] = [example.label for example in examples]
+    if None in truth:
+        raise UserError(f"{gold}: has no label for id {examples[truth.index(None)].id}; expected a labelled file")
+    return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
+
+
+def _answer(line: str, kind: str, where: str) -> Any:
+    found = parse_json(line, where)
+    rows = found if isinstance(found, list) else [found]
+    if not (rows or kind == "classes") or not all(
+        isinstance(row, dict) and isinstance(row.get("label"), str) and is_number(row.get("score")) for row in rows
+    ):
+        raise UserError(f"{where}: found {quoted(found)}; expected what classify --json writes, labels with scores")
+    if kind == "classes":
+        return [row["label"] for row in rows if row["score"] > 0.5]
+    return rows[0]["score" if kind == "number" else "label"]
 
 
 def flags_of(labels: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:

@@ -207,6 +207,28 @@ def test_a_prediction_is_read_as_a_label_is(kind: str, gold: list[str], said: li
     assert score("classify", truth, guess, columns=Columns(None, kind=kind))["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("case", ["classify", "classify number", "classify classes"])
+def test_what_the_verb_classify_answered_is_scored_in_the_order_of_the_texts(case: str, tmp_path: Path):
+    name, header, row, gold, said = TABLES[case]
+    kind = case.partition(" ")[2] or "class"
+    cells = ["|".join(label) if kind == "classes" else str(label) for label in gold]
+    path = write(tmp_path / name, "\n".join([header, *map(row.format, cells)]) + "\n")
+
+    def answer(label: Any) -> list[dict[str, Any]]:
+        if kind == "classes":
+            return [{"label": name, "score": 0.9 if name in label else 0.1} for name in "xyz"]
+        return [{"label": "value", "score": label} if kind == "number" else {"label": label, "score": 0.4}]
+
+    lines = [json.dumps(answer(label)) for label in said]
+    columns = Columns(None, kind=kind)
+    found = score("classify", path, write(tmp_path / "a.jsonl", "\n".join(lines) + "\n"), columns=columns)
+    assert found == pytest.approx(by_scikit_learn(kind, gold, said), rel=1e-12)
+    with pytest.raises(UserError, match=r"a.jsonl: 3 predictions for 4 examples of"):
+        score("classify", path, write(tmp_path / "a.jsonl", "\n".join(lines[1:]) + "\n"), columns=columns)
+    with pytest.raises(UserError, match=r"a.jsonl, line 2: found \{'error': 'long'\}; expected what classify --json"):
+        score("classify", path, write(tmp_path / "a.jsonl", lines[0] + '\n{"error": "long"}\n'), columns=columns)
+
+
 def test_no_prediction_for_a_class_is_one_line(tmp_path: Path):
     truth = write(tmp_path / "a.tsv", "label\nx\ny\n")
     guess = write(tmp_path / "said.tsv", "id\tprediction\n0\tx\n1\t\n")

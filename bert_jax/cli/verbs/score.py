@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK|RUN", help=tasks)
     gold = "the labelled file; or, without PREDICTIONS, predictions/SPLIT.jsonl of a fine-tuning run"
     parser.add_argument("gold", metavar="GOLD", nargs="?", help=gold)
-    predictions = "JSON, columns, or a table of id and prediction"
+    predictions = (
+        "JSON, columns, or a table of id and prediction; for classify also a .jsonl of the verb classify --json"
+    )
     parser.add_argument("predictions", metavar="PREDICTIONS", nargs="?", help=predictions)
     parser.add_argument("--label", metavar="NAME", help="classify: the column of labels (default label)")
     parser.add_argument("--id", metavar="NAME", help="classify: the column of ids (default: row numbers)")
