@@ -26,14 +26,14 @@ class OptimizerConfig(ShownConfig):
     warmup_steps         steps of linear warm-up; None: warmup_share of the run
     warmup_share         share of total_steps to warm up over, from 0 to 1, without warmup_steps
     total_steps          step at which the decay ends; the training programs compute it
-    schedule             "linear" (`power` must be 1), "polynomial", "constant" after warm-up, or "stable": constant,
-                         then a decay over the last decay_share of the steps
+    schedule             "linear" (`power` must be 1), "polynomial", "cosine": half a wave, "constant" after warm-up, or
+                         "stable": constant, then a decay over the last decay_share of the steps
     decay_share          stable: share of total_steps to decay over
     decay_shape          stable: "1-sqrt" or "linear"
     power                exponent of the polynomial
     end_learning_rate    learning rate at the end of the decay and after it
     decay_from           "start": the decay counts from step 0, so the rate drops when the warm-up ends (Google,
-                         NVIDIA); "warmup": from there (transformers); see `schedules.warmup_then_polynomial`
+                         NVIDIA); "warmup": from there (transformers); see `schedules.warmup_then_decay`
     warmup               "ramp": up to learning_rate, whatever the decay; "product": the decay times the share of the
                          warm-up that is done (ELECTRA)
     first_count          where the schedule is at the first update: 0 (Google, transformers), whose rate is 0 if there
@@ -71,7 +71,7 @@ class OptimizerConfig(ShownConfig):
     warmup_steps: int | None = None
     warmup_share: float = 0.01
     total_steps: int = 1_000_000
-    schedule: Literal["linear", "polynomial", "constant", "stable"] = "linear"
+    schedule: Literal["linear", "polynomial", "cosine", "constant", "stable"] = "linear"
     decay_share: float = 0.2
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
     power: float = 1.0
@@ -129,8 +129,8 @@ class OptimizerConfig(ShownConfig):
             left = self.total_steps - self.warm_up
             most = "at most what the warm-up leaves of the run"
             check(self.decay_steps <= left, "decay_share", self.decay_share, most)
-        if self.schedule == "linear":
-            check(self.power == 1, "power", self.power, '1 with schedule="linear" (or schedule="polynomial")')
+        if self.schedule in ("linear", "cosine"):
+            check(self.power == 1, "power", self.power, f'1 with schedule="{self.schedule}" (or schedule="polynomial")')
         if self.name in ("lamb", "schedule-free"):
             check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, f"old with {self.name}")
         if self.name == "schedule-free":

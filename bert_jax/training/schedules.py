@@ -64,12 +64,12 @@ def _schedule_of_run(config: OptimizerConfig, peak: Any, warm_up: Any, total_ste
             shape=config.decay_shape,
             first_count=config.first_count,
         )
-    return warmup_then_polynomial(
+    return warmup_then_decay(
         peak,
         warm_up,
         total_steps,
         end=config.end_learning_rate,
-        power=config.power,
+        power=None if config.schedule == "cosine" else config.power,
         decay_from=config.decay_from,
         warmup=config.warmup,
         first_count=config.first_count,
@@ -152,18 +152,20 @@ def warmup_then_constant(peak: float | jax.Array, warmup_steps: int | jax.Array,
     return schedule
 
 
-def warmup_then_polynomial(
+def warmup_then_decay(
     peak: float | jax.Array,
     warmup_steps: int | jax.Array,
     total_steps: int | jax.Array,
     *,
     end: float = 0.0,
-    power: float = 1.0,
+    power: float | None = 1.0,
     decay_from: Literal["start", "warmup"] = "start",
     warmup: Literal["ramp", "product"] = "ramp",
     first_count: int = 0,
 ) -> Schedule:
     """A linear warm-up, then `end + (peak - end) * (1 - progress) ** power`; constant `end` after `total_steps`.
+
+    Without a power (None) the factor of peak - end is half a wave of the cosine, `(1 + cos(pi * progress)) / 2`.
 
     With W = warmup_steps, N = total_steps and t = step + first_count, where step is 0 at the first update:
 
@@ -186,7 +188,8 @@ def warmup_then_polynomial(
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + first_count
         remaining = jnp.clip((total_steps - t) / decay_steps, 0.0, 1.0)
-        decayed = (peak - end) * remaining**power + end
+        left = jnp.sin(jnp.pi / 2 * remaining) ** 2 if power is None else remaining**power
+        decayed = (peak - end) * left + end
         ramp = t / _at_least_1(warmup_steps)
         if warmup == "product":
             return jnp.where(t < warmup_steps, decayed * ramp, decayed)

@@ -90,10 +90,13 @@ def test_schedules_are_those_of_transformers():
             polynomial,
             transformers.get_polynomial_decay_schedule_with_warmup(optimizer, warmup, total, lr_end=1e-3, power=2.0),
         ),
+        (
+            dataclasses.replace(config, schedule="cosine"),
+            transformers.get_cosine_schedule_with_warmup(optimizer, warmup, total),
+        ),
     ]
     for ours, theirs in pairs:
         multiplier = theirs.lr_lambdas[0]
-        expected = [0.1 * multiplier(step) for step in range(total + 5)]
-        np.testing.assert_allclose(
-            [make_schedule(ours)(step) for step in range(total + 5)], expected, rtol=1e-5, atol=1e-9
-        )
+        steps = range(total + (1 if ours.schedule == "cosine" else 5))  # after the end theirs rises again
+        expected = [0.1 * multiplier(step) for step in steps]
+        np.testing.assert_allclose([make_schedule(ours)(step) for step in steps], expected, rtol=1e-5, atol=1e-9)

@@ -82,6 +82,17 @@ def test_polynomial_ends_at_the_end_learning_rate():
     np.testing.assert_allclose(found, [0.9 * 0.5**2 + 0.1, 0.1, 0.1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("decay_from", "begins"), [("start", 0), ("warmup", 4)])
+def test_a_cosine_decays_by_half_a_wave(decay_from: str, begins: int):
+    fields = {"schedule": "cosine", "warmup_steps": 4, "total_steps": 20, "decay_from": decay_from}
+    found = rates(range(23), learning_rate=0.5, end_learning_rate=0.1, **fields)
+    t = np.arange(23)
+    wave = (1 + np.cos(np.pi * np.clip((t - begins) / (20 - begins), 0, 1))) / 2
+    np.testing.assert_allclose(found, np.where(t < 4, 0.5 * t / 4, 0.1 + 0.4 * wave), atol=1e-7)
+    with pytest.raises(UserError, match=r"power is 2.*; expected 1 with schedule=\"cosine\""):
+        OptimizerConfig(schedule="cosine", power=2)
+
+
 def test_product_form_has_no_jump():
     found = rates(range(11), learning_rate=1.0, warmup_steps=3, total_steps=10, warmup="product")
     np.testing.assert_allclose(found, [(1 - t / 10) * min(1, t / 3) for t in range(11)], atol=1e-7)
@@ -125,7 +136,7 @@ def test_warmup_of_the_whole_run_is_finite_in_both_conventions():
         np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 0, 0])
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant", "stable"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "stable"])
 def test_schedule_takes_traced_steps(schedule):
     config = OptimizerConfig(warmup_steps=3, total_steps=10, schedule=schedule)
     steps = jnp.arange(12, dtype=jnp.int32)

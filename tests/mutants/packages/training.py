@@ -30,8 +30,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SCHEDULES,
-        "(peak - end) * remaining**power + end",
-        "(peak - end) * remaining + end",
+        "if power is None else remaining**power",
+        "if power is None else remaining",
         "the power of the polynomial is not read",
         (f"{OF_OPTIMIZER}::test_polynomial_counts_from_one_as_nvidias_scheduler",),
     ),
