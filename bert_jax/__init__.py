@@ -91,9 +91,23 @@ __all__ = [
 ]
 
 
+# Names of transformers and sentence-transformers -> what does the same here.
+_ELSEWHERE = {
+    "AutoConfig": "BertConfig.from_json(FILE), or load(SOURCE).config",
+    "BertModel": "Bert; load(SOURCE).model",
+    "AutoModel": "load(SOURCE): its model, params, tokenizer and config",
+    "CrossEncoder": 'pipeline("text-classification", SOURCE, function_to_apply="sigmoid")',
+    "SentenceTransformer": 'pipeline("embed", SOURCE)',
+    "Trainer": "python -m train.finetune",
+    "TrainingArguments": "python -m train.finetune CONFIG.py --fields",
+} | dict.fromkeys(("AutoTokenizer", "BertTokenizer", "BertTokenizerFast"), "Tokenizer")
+
+
 def __getattr__(name: str):
     if name == "__version__":
         return version("bert-jax")
+    if ours := _ELSEWHERE.get("AutoModel" if name.startswith("AutoModelFor") else name):
+        raise ImportError(f"bert_jax has no {name}; here it is {ours}")  # `from` would hide an AttributeError's message
     if name not in _HOME:
         raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
     return getattr(import_module(f"bert_jax.{_HOME[name]}"), name)

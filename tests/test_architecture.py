@@ -147,6 +147,10 @@ def test_files_are_read_and_written_with_the_standard_library_alone():
 
 def test_every_public_name_can_be_imported():
     assert set(bert_jax.__all__) == set(bert_jax._HOME)
+    with pytest.raises(ImportError, match=r"bert_jax has no AutoTokenizer; here it is Tokenizer"):
+        exec("from bert_jax import AutoTokenizer")
+    with pytest.raises(ImportError, match=r"no AutoModelForMaskedLM; here it is load\(SOURCE\)"):
+        exec("from bert_jax import AutoModelForMaskedLM")
     for name in bert_jax.__all__:
         assert getattr(bert_jax, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Brt'"):

@@ -36,6 +36,29 @@ _IN_TRANSFORMERS = {
     "sentiment-analysis": "text-classification",
     "feature-extraction": "embed",
     "sentence-similarity": "embed",
+    "summarization": "summarise",
+    "next-sentence-prediction": "next-sentence",
+}
+
+# Options there, and of sentence-transformers -> what does the same here.
+_OPTIONS_THERE = {
+    "tokenizer": "the tokenizer is read from source=",
+    "device": "say devices=jax.devices()[:1], or set the environment variable JAX_PLATFORMS=cpu",
+    "device_map": "all devices of the process are used; devices= chooses some",
+    "torch_dtype": "say dtype='bfloat16' or 'float32'",
+    "model_kwargs": "say dtype='bfloat16' or 'float32'",
+    "backend": "say runtime='xla', 'openvino' or 'onnxruntime'",
+    "framework": "say runtime='xla', 'openvino' or 'onnxruntime'",
+    "revision": "say source='ORG/NAME@REVISION'",
+    "return_all_scores": "say top_k=None",
+    "grouped_entities": "say aggregation_strategy='simple'",
+    "max_seq_length": "say max_length=",
+    "normalize_embeddings": "say pooling='mean+normalize', or another pooling with +normalize",
+    "prompt": "put it before each text",
+    "prompts": "put one before each text",
+    "prompt_name": "put the prompt before each text",
+    "truncate_dim": "cut the vectors: vectors[:, :N]",
+    "precision": "vectors are float32",
 }
 
 
@@ -68,6 +91,7 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded | None" = None,
     known = [name for name in signature(TASKS[task]).parameters if name not in ("source", "running")]
     known += Running.__annotations__
     if unknown := [name for name in options if name not in known]:
-        near = did_you_mean(unknown[0], known) or f"; expected some of {', '.join(known)}"
+        near = f"; {_OPTIONS_THERE[unknown[0]]}" if unknown[0] in _OPTIONS_THERE else did_you_mean(unknown[0], known)
+        near = near or f"; expected some of {', '.join(known)}"
         raise UserError(f"{task} has no option {unknown[0]!r}{near}")
     return TASKS[task](source, **options)

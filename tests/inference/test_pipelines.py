@@ -277,6 +277,13 @@ def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
         pipeline("zero-shot-classification", folder)
     with pytest.raises(UserError, match="fill-mask needs a model: say source= in place of model="):
         pipeline(task="fill-mask", model=folder)
+    for option, here in (
+        ("return_all_scores", "say top_k=None"),
+        ("device", "say devices="),
+        ("prompt", "put it before"),
+    ):
+        with pytest.raises(UserError, match=f"fill-mask has no option '{option}'; {here}"):
+            pipeline("fill-mask", folder, **{option: 0})
     with pytest.raises(UserError, match="top_k=0"):
         predict("the [MASK]", top_k=0)
     with pytest.raises(UserError, match="batch_size=0"):

@@ -1,5 +1,8 @@
 """The names of fields in other programs lead to ours."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bert_jax.errors import UserError
@@ -74,6 +77,15 @@ def test_a_flag_of_another_program_leads_to_the_field(flag: str, told: str):
     with pytest.raises(UserError) as error:
         parse(["configs/finetune.py", flag, "2e-5"], "", FinetuneConfig)
     assert str(error.value) == f"{flag!r} is not an option; {told}"
+
+
+def test_the_page_for_users_of_transformers_says_the_same():
+    page = (Path(__file__).parents[3] / "docs" / "from-transformers.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:3] for line in page.split("## Arguments")[1].split("\n## ")[0].splitlines()[6:]]
+    translated = [(name, field_called(name, OURS["finetune"]), ours) for there, ours in rows if ours
+                  for name in re.findall(r"`(\w+)`", there)]  # fmt: skip
+    assert len([name for name, field, _ in translated if field]) > 20
+    assert [(name, field) for name, field, ours in translated if field and f"`{field}=" not in ours] == []
 
 
 def test_the_names_are_those_of_transformers():
