@@ -115,6 +115,24 @@ def test_a_snippet_gives_what_it_gives_in_transformers(name: str, folder: Path, 
     assert results[1] == results[0]
 
 
+@pytest.mark.parametrize("length", [None, 12])
+def test_words_are_encoded_as_in_transformers(length: int | None, data_dir: Path, folder: Path):
+    import transformers
+
+    text = gzip.decompress((data_dir / "finetune" / "ner" / "wnut17" / "emerging.dev.conll.gz").read_bytes()).decode()
+    rows = [[line.split("\t")[0] for line in lines.splitlines()] for lines in text.split("\n\n")[:200] if lines]
+    options: dict[str, Any] = {"is_split_into_words": True, "truncation": True, "max_length": length}
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)(rows, return_offsets_mapping=True, **options)
+    ours = Tokenizer.from_pretrained(folder)(rows, return_offsets_mapping=True, return_word_ids=True, **options)
+    for name in ("input_ids", "token_type_ids", "attention_mask"):
+        assert plain(ours[name]) == plain(theirs[name])
+    found = [[None if word < 0 else word for word in row] for row in plain(ours["word_ids"])]
+    assert found == [theirs.word_ids(number) for number in range(len(rows))]
+    assert plain(ours["offset_mapping"]) == plain(theirs["offset_mapping"])
+    pairs = transformers.AutoTokenizer.from_pretrained(folder)(rows[:9], rows[9:18], **options)["input_ids"]
+    assert plain(Tokenizer.from_pretrained(folder)(rows[:9], rows[9:18], **options)["input_ids"]) == plain(pairs)
+
+
 @pytest.mark.parametrize("kind", ["pt", "tf", "jax"])
 def test_other_tensors_are_refused_in_one_line(kind: str, folder: Path):
     with pytest.raises(UserError, match=f"return_tensors='{kind}': .*NumPy arrays.* use 'np' or leave it out"):

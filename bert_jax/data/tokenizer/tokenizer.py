@@ -66,6 +66,22 @@ def segments(text: Any, pair: Any) -> list[list[str]]:
     return [[a for a, _ in texts], [b for _, b in texts]]
 
 
+def word_lists(text: Any, pair: Any) -> list[list[Any]]:
+    """`segments` for texts that are lists of words: of one row, or of each row."""
+    single = isinstance(text, list) and all(isinstance(word, str) for word in text) and bool(text)
+    sides = [[side] if single else side for side in (text, pair) if side is not None]
+    if not all(isinstance(rows, list) and all(isinstance(words, list) for words in rows) for rows in sides):
+        raise UserError(
+            "is_split_into_words=True: expected a list of words, or a list of such lists; the pair likewise"
+        )
+    if len({len(rows) for rows in sides}) > 1:
+        raise UserError(f"text has {len(sides[0])} lists of words, and pair {len(sides[1])}; expected as many")
+    for rows in sides:
+        for words in rows:
+            check_texts(words)
+    return sides
+
+
 def check_texts(texts: Sequence[Any]) -> None:
     """Raises UserError for a text that is not a string or cannot be encoded as UTF-8."""
     for number, text in enumerate(texts):
@@ -309,9 +325,10 @@ class Tokenizer(TokenIds):
 
     def __call__(
         self,
-        text: str | Sequence[str] | Sequence[tuple[str, str]],
-        pair: str | Sequence[str] | None = None,
+        text: str | Sequence[str] | Sequence[tuple[str, str]] | Sequence[list[str]],
+        pair: str | Sequence[str] | Sequence[list[str]] | None = None,
         *,
+        is_split_into_words: bool = False,
         padding: str | bool = "none",
         truncation: str | bool = "longest_first",
         max_length: int | None = None,
@@ -331,6 +348,8 @@ class Tokenizer(TokenIds):
         Args:
             text: one text, a list of texts, or a list of (a, b).
             pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
+            is_split_into_words: text is a list of words, or a list of such lists, and so is pair; `word_ids` then count
+                these words, and offsets are within a word.
             padding: "longest" (of this batch), "max_length", or "none". As in transformers, True is "longest", and
                 False and "do_not_pad" are "none".
             truncation: which segment to cut at its end (at its beginning if tokenizer_config.json has
@@ -360,11 +379,14 @@ class Tokenizer(TokenIds):
         padding = option("padding", padding, _PADDINGS, _AS_IN_TRANSFORMERS["padding"])
         truncation = option("truncation", truncation, TRUNCATIONS, _AS_IN_TRANSFORMERS["truncation"])
         check_return_tensors(return_tensors)
-        texts_S = segments(text, pair)
+        if is_split_into_words and self.keeps_leading_space:
+            raise UserError("is_split_into_words=True: words need a space before them; load with add_prefix_space=True")
+        texts_S = word_lists(text, pair) if is_split_into_words else segments(text, pair)
         limit = self.max_length if max_length is None else max_length
         slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
         room = _room(slots, limit)
-        encoded_S = [self._encode_segment(texts, return_offsets_mapping, return_word_ids) for texts in texts_S]
+        ways = return_offsets_mapping, return_word_ids, is_split_into_words
+        encoded_S = [self._encode_segment(texts, *ways) for texts in texts_S]
         encoded_S, kept_SB = self._cut(encoded_S, room, truncation)
         lengths_B = kept_SB.sum(axis=0) + added(slots)
         row_width = width(lengths_B, padding, limit, pad_to_multiple_of)
@@ -456,13 +478,14 @@ class Tokenizer(TokenIds):
         with library_errors(_FAILED):
             return [e.ids for e in self._backend.encode_batch_fast(list(words), add_special_tokens=False)]
 
-    def _encode_segment(self, texts: Sequence[str], offsets: bool, word_ids: bool) -> Segments:
-        if not offsets and not word_ids:
+    def _encode_segment(self, texts: Sequence[Any], offsets: bool, word_ids: bool, split: bool = False) -> Segments:
+        if not offsets and not word_ids and not split:
             ids, lengths = self.encode_flat(texts)
             return Segments(lengths, {"input_ids": ids})
-        check_texts(texts)
+        if not split:
+            check_texts(texts)
         with library_errors(_FAILED):
-            encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+            encoded = self._backend.encode_batch(list(texts), is_pretokenized=split, add_special_tokens=False)
         lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
         total = int(lengths.sum())
         fields: dict[str, np.ndarray] = {"input_ids": np.fromiter((i for e in encoded for i in e.ids), np.int32, total)}

@@ -132,6 +132,26 @@ def test_decoding(uncased: Tokenizer):
     assert uncased.decode([]) == ""
 
 
+def test_words_may_be_given(uncased: Tokenizer):
+    words = [["Hello,", "unaffable"], ["a"]]
+    rows = uncased(words, is_split_into_words=True, return_word_ids=True, padding="longest")
+    assert rows["word_ids"].tolist() == [[-1, 0, 0, 1, 1, 1, -1], [-1, 0, -1, -1, -1, -1, -1]]
+    ids = uncased(["Hello, unaffable", "a"], padding="longest")["input_ids"]
+    assert rows["input_ids"].tolist() == ids.tolist()
+    one = uncased(words[0], words[1], is_split_into_words=True)
+    assert one["input_ids"].tolist() == uncased("Hello, unaffable", "a")["input_ids"].tolist()
+    cut = uncased(words[0], is_split_into_words=True, return_word_ids=True, max_length=5)
+    assert cut["word_ids"].tolist() == [[-1, 0, 0, 1, -1]]
+    for wrong, says in (
+        (("Hello",), "expected a list of words"),
+        (([["a"], "b"],), "expected a list of words"),
+        ((words, words[:1]), "text has 2 lists of words, and pair 1"),
+        (([["a", 3]],), "text 1 must be a string, found int"),
+    ):
+        with pytest.raises(UserError, match=says):
+            uncased(*wrong, is_split_into_words=True)
+
+
 @pytest.mark.slow
 def test_the_two_dialects(data_dir: Path, tmp_path: Path):
     folder = published(data_dir, tmp_path, "bert-base-uncased")

@@ -52,6 +52,8 @@ def test_published_ids_of_roberta(roberta: Tokenizer):
     assert sorted(roberta.all_special_ids) == [0, 1, 2, 3, 50264]
     assert roberta.tokens_to_ids(["madeupword0000", "madeupword0002"]) == [50261, 50263]
     assert (roberta.cased, roberta.strip_accents, roberta.max_word_length) == (True, False, None)
+    with pytest.raises(UserError, match="words need a space before them; load with add_prefix_space=True"):
+        roberta(["a", "b"], is_split_into_words=True)
 
 
 def test_gpt2s_words(roberta: Tokenizer):
