@@ -208,7 +208,9 @@ def _answer(line: str, kind: str, where: str) -> Any:
     if not (rows or kind == "classes") or not all(
         isinstance(row, dict) and isinstance(row.get("label"), str) and is_number(row.get("score")) for row in rows
     ):
-        raise UserError(f"{where}: found {quoted(found)}; expected what classify --json writes, labels with scores")
+        raise UserError(
+            f"{where}: found {quoted(found)}; expected labels with scores, as the JSON of classify has them"
+        )
     if kind == "classes":
         return [row["label"] for row in rows if row["score"] > 0.5]
     return rows[0]["score" if kind == "number" else "label"]

@@ -225,7 +225,7 @@ def test_what_the_verb_classify_answered_is_scored_in_the_order_of_the_texts(cas
     assert found == pytest.approx(by_scikit_learn(kind, gold, said), rel=1e-12)
     with pytest.raises(UserError, match=r"a.jsonl: 3 predictions for 4 examples of"):
         score("classify", path, write(tmp_path / "a.jsonl", "\n".join(lines[1:]) + "\n"), columns=columns)
-    with pytest.raises(UserError, match=r"a.jsonl, line 2: found \{'error': 'long'\}; expected what classify --json"):
+    with pytest.raises(UserError, match=r"a.jsonl, line 2: found \{'error': 'long'\}; expected labels with scores"):
         score("classify", path, write(tmp_path / "a.jsonl", lines[0] + '\n{"error": "long"}\n'), columns=columns)
 
 
