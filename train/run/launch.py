@@ -65,13 +65,14 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
     if not argv or "-h" in argv or "--help" in argv:
         print(in_own_words(usage.strip()), file=sys.stdout if argv else sys.stderr)
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
+    example = "configs/finetune.py" if kind.__name__ == "FinetuneConfig" else "configs/tiny.py"
     if argv[0] == "--fields":
-        raise UserError("--fields: name the config whose fields to list, such as configs/tiny.py --fields")
+        raise UserError(f"--fields: name the config whose fields to list, such as {example} --fields")
     path, *words = argv
     if not path:
-        raise UserError(f"the first word must be a config file, such as configs/tiny.py; {EMPTY}")
+        raise UserError(f"the first word must be a config file, such as {example}; {EMPTY}")
     if "=" in path or path.startswith("-"):
-        raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
+        raise UserError(f"{path}: the first word must be a config file, such as {example}")
     config = load_recipe(path, kind)
     run, allow_change, options = None, (), set()
     of_hosts: dict[str, str] = {}

@@ -56,6 +56,8 @@ _OURS = {
     ("version_2_with_negative",): ("null_answers",),
     ("null_score_diff_threshold",): ("null_threshold",),
     ("tokenizer_name", "vocab_file"): ("text_options.vocab",),
+    ("preprocessing_num_workers",): ("text_options.workers",),
+    ("line_by_line",): ("text_options.format",),
 }
 
 # Names there -> what does the same here without a field of that meaning, where the config has the field before it.
@@ -71,6 +73,8 @@ _OTHERWISE = {
         "stride= is from the start of one window to that of the next, as in run_squad.py, and not their overlap",
     ),
     ("do_train", "do_eval", "do_predict"): ("test", "a run trains on train=, scores dev= and predicts test="),
+    ("do_train", "do_eval"): ("export_at_end", "a run trains, and evaluates after each eval_every= steps"),
+    ("load_best_model_at_end", "metric_for_best_model"): ("export_at_end", "export/ of a run has its newest model"),
     ("max_train_samples", "max_eval_samples"): ("dev", "give a shorter file"),
     ("resume_from_checkpoint",): ("keep", "the same command with the same run= resumes"),
     ("overwrite_output_dir",): ("keep", "choose another run=, as no run is overwritten"),

@@ -10,7 +10,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import _all_paths, check_names
 from train.run.launch import parse
-from train.run.other_names import _OTHERWISE, _OURS, field_called, otherwise
+from train.run.other_names import _OTHERWISE, _OURS, field_called
 
 OURS = {"pretrain": _all_paths(PretrainConfig()), "finetune": _all_paths(FinetuneConfig())}
 
@@ -51,6 +51,7 @@ def test_every_name_leads_to_a_field_and_is_none_itself_where_it_is_translated()
     [
         (FinetuneConfig(), "load_best_model_at_end", "; export/ of a run has the best model"),
         (FinetuneConfig(), "tokenizer_name", "; the tokenizer is that of init="),
+        (PretrainConfig(), "load_best_model_at_end", "; export/ of a run has its newest model"),
         (PretrainConfig(), "tokenizer_name", "; did you mean text_options.vocab?"),
         (PretrainConfig(), "resume_from_checkpoint", "; the same command with the same run= resumes"),
         (FinetuneConfig(), "learning_rate", "; did you mean optimizer.learning_rate?"),
@@ -59,7 +60,6 @@ def test_every_name_leads_to_a_field_and_is_none_itself_where_it_is_translated()
 def test_what_has_no_field_is_told(config, name, told):
     with pytest.raises(UserError, match=f"^{name} is not a field of the config{told}".replace("?", r"\?") + "$"):
         check_names(config, [name])
-    assert otherwise("load_best_model_at_end", OURS["pretrain"]) is None  # whose export is the newest model
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_a_flag_of_another_program_leads_to_the_field(flag: str, told: str):
     with pytest.raises(UserError) as error:
         parse(["configs/finetune.py", flag, "2e-5"], "", FinetuneConfig)
     assert str(error.value) == f"{flag!r} is not an option; {told}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "example"), [(FinetuneConfig, "configs/finetune.py"), (PretrainConfig, "configs/tiny.py")]
+)
+def test_the_first_word_is_a_config_of_the_program(kind: type, example: str):
+    for words, says in ((["--learning_rate", "2e-5"], "the first word must be"), (["--fields"], "name the config")):
+        with pytest.raises(UserError, match=f"{says} .*such as {example}"):
+            parse(words, "", kind)
 
 
 def test_the_page_for_users_of_transformers_says_the_same():
