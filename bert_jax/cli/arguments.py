@@ -129,6 +129,11 @@ def add_pooling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pooling", metavar="HOW", help=how)
 
 
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Adds --prompt of the vectors."""
+    parser.add_argument("--prompt", metavar="TEXT", help="put before each text; default: as the folder says")
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --json; `what` says what it writes."""
     parser.add_argument("--json", action="store_true", help=what)

@@ -52,10 +52,14 @@ class Vectors(NamedTuple):
     fields: Mapping[str, Any] = {}
 
     @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts by name."""
+        return {name: prompt or "" for name, prompt in _prompts(self.fields).items()}
+
+    @property
     def prompt(self) -> str:
         """What stands before each text by default."""
-        name = self.fields.get("default_prompt_name")
-        return "" if name is None else _prompts(self.fields).get(name) or ""
+        return self.prompts.get(self.fields.get("default_prompt_name") or "", "")
 
     @property
     def truncate_dim(self) -> int | None:

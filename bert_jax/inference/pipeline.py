@@ -54,9 +54,8 @@ _OPTIONS_THERE = {
     "grouped_entities": "say aggregation_strategy='simple'",
     "max_seq_length": "say max_length=",
     "normalize_embeddings": "say pooling='mean+normalize', or another pooling with +normalize",
-    "prompt": "put it before each text",
-    "prompts": "put one before each text",
-    "prompt_name": "put the prompt before each text",
+    "prompts": "say prompt='TEXT', or give a call its own",
+    "prompt_name": "say prompt='TEXT'; the folder's are in the attribute prompts of what this returns",
     "truncate_dim": "cut the vectors: vectors[:, :N]",
     "precision": "vectors are float32",
 }

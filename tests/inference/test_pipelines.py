@@ -280,7 +280,7 @@ def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
     for option, here in (
         ("return_all_scores", "say top_k=None"),
         ("device", "say devices="),
-        ("prompt", "put it before"),
+        ("prompt_name", "say prompt='TEXT'"),
     ):
         with pytest.raises(UserError, match=f"fill-mask has no option '{option}'; {here}"):
             pipeline("fill-mask", folder, **{option: 0})

@@ -434,6 +434,26 @@ def test_what_a_folder_says_about_its_vectors_is_done_as_sentence_transformers_d
     np.testing.assert_allclose(again, theirs, atol=1e-5)
 
 
+def test_prompts_are_those_of_sentence_transformers(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    params = tiny.random_params(make_config(), 0, "encoder", scale=0.3)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=True)
+    folder = save_pretrained(tmp_path / "m", make_config(), params, tokenizer, sentence_transformers="mean+normalize")
+    fields = {"prompts": {"query": "cat: ", "passage": "the "}, "default_prompt_name": "passage"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(fields))
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), TextEmbedding(folder, runtime="xla", dtype="float32")
+    for said, prompt in (
+        ({}, None),
+        ({"prompt_name": "query"}, ours.prompts["query"]),
+        ({"prompt_name": "document"}, ours.prompts["document"]),
+        ({"prompt": "sat the "}, "sat the "),
+        ({"prompt": ""}, ""),
+    ):
+        want = theirs.encode(TEXTS, show_progress_bar=False, **said)
+        np.testing.assert_allclose(ours(TEXTS, prompt=prompt), want, atol=1e-5, err_msg=str(said))
+
+
 def test_a_cross_encoder_is_a_classifier_of_one_label(tmp_path, silent):
     """sentence-transformers takes such a folder as it is."""
     from sentence_transformers import CrossEncoder

@@ -14,6 +14,7 @@ from bert_jax.cli.arguments import (
     add_json,
     add_overwrite,
     add_pooling,
+    add_prompt,
     add_results,
     add_running,
     add_source,
@@ -42,6 +43,7 @@ examples:
   python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
   python -m bert_jax embed my-bert texts.txt --pooling cls
   python -m bert_jax embed my-bert "a text" "another text"
+  python -m bert_jax embed intfloat/e5-base texts.txt --prompt "passage: "
   python -m bert_jax embed my-bert texts.txt --output texts.npy --shard 2/4    the second quarter of the texts
 """
 
@@ -51,6 +53,7 @@ Find the lines of a file that are nearest to each query, by the cosine of their 
 examples:
   python -m bert_jax similar my-vectors "How do I change my password?" answers.txt
   python -m bert_jax similar my-vectors questions.txt answers.txt --top-k 3
+  python -m bert_jax similar intfloat/e5-base questions.txt answers.txt --query-prompt "query: " --prompt "passage: "
   python -m bert_jax similar my-vectors questions.txt answers.txt --json
 """
 
@@ -66,6 +69,7 @@ def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
     add_shard(parser)
     add_pooling(parser)
+    add_prompt(parser)
     add_running(parser)
 
 
@@ -77,6 +81,8 @@ def _add_similar_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="lines per query (default 5)")
     add_results(parser, "one JSON list per query: line, score, text")
     add_pooling(parser)
+    add_prompt(parser)
+    parser.add_argument("--query-prompt", metavar="TEXT", help="put before each query; default: as before the lines")
     add_running(parser)
 
 
@@ -117,7 +123,8 @@ def _similar(arguments: argparse.Namespace) -> None:
         raise UserError("stdin can be the queries or the corpus; name a file for the other")
     queries, corpus = list(texts_of([arguments.queries])), list(lines_of(arguments.corpus))
     model = _model(arguments)
-    results = similar(partial(vectors_or_nan, model), queries, corpus, arguments.top_k)
+    embed, own = partial(vectors_or_nan, model), arguments.query_prompt
+    results = similar(embed, queries, corpus, arguments.top_k, query_prompt=own)
     unread = [line for line in corpus if isinstance(line, UserError)]
     for line in unread:
         say(error_line(line))
@@ -139,7 +146,7 @@ def _with_line(row: dict[str, Any]) -> dict[str, Any]:
 def _model(arguments: argparse.Namespace) -> "TextEmbedding":
     from bert_jax.inference.tasks.embed import TextEmbedding
 
-    return TextEmbedding(arguments.source, pooling=arguments.pooling, **running(arguments))
+    return TextEmbedding(arguments.source, pooling=arguments.pooling, prompt=arguments.prompt, **running(arguments))
 
 
 def _to_part(

@@ -45,11 +45,12 @@ class TextEmbedding(TaskModel):
         packing: texts share rows of 128 or more tokens, and each attends only to itself; None: if the pooling allows
             it.
         max_length: the most tokens of a text; None: as the folder says, else the model's limit.
+        prompt: put before each text, such as "query: "; None: the folder's default prompt, if it has one.
         **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
 
     Attributes:
         pooling: the pooling in use.
-        prompt: what is put before each text: the folder's default prompt, or "".
+        prompts: the folder's prompts by name, among them "query" and "document" ("" if it has none).
         width: D, the length of a vector: the model's, or the folder's `truncate_dim`.
     """
 
@@ -62,6 +63,7 @@ class TextEmbedding(TaskModel):
         pooling: str | None = None,
         packing: bool | None = None,
         max_length: int | None = None,
+        prompt: str | None = None,
         **running: Unpack[Running],
     ):
         found = source if isinstance(source, Loaded) else open_source(source).best()
@@ -72,8 +74,9 @@ class TextEmbedding(TaskModel):
         kind = self.pooling.removesuffix(NORMALIZED)
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
-        self.prompt = vectors.prompt if vectors.include_prompt else ""
-        if self.prompt != vectors.prompt:
+        self.prompts, self._pools_prompts = vectors.prompts, vectors.include_prompt
+        by_default = vectors.prompt if self._pools_prompts else ""
+        if by_default != vectors.prompt and prompt is None:
             logger.warning(
                 "%s: its default prompt %r is not put before texts, because its pooling leaves the prompt's tokens out "
                 "(include_prompt false), which bert_jax cannot: the vectors are those of the texts without a prompt",
@@ -95,23 +98,39 @@ class TextEmbedding(TaskModel):
         if vectors.lower_case:
             self.tokenizer = self.tokenizer.lower_cased()
         self.width = min(self.config.hidden_size, vectors.truncate_dim or self.config.hidden_size)
+        self.settle(prompt=by_default if prompt is None else prompt)
 
-    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
+    @property
+    def prompt(self) -> str:
+        """What is put before each text, unless a call has a prompt of its own."""
+        return self.settled["prompt"]
+
+    def check_options(self, *, prompt: str) -> None:
+        if not isinstance(prompt, str):
+            raise UserError(f"prompt={prompt!r:.40}: expected a text, such as 'query: '")
+        if prompt and not self._pools_prompts:
+            raise UserError(
+                f"prompt: the pooling of {self.source} leaves the prompt's tokens out (include_prompt false), which "
+                "bert_jax cannot"
+            )
+
+    def __call__(self, texts: str | Sequence[str], *, prompt: str | None = None) -> np.ndarray:
         """Computes the vectors of texts.
 
         Args:
             texts: a text, or a list of them.
+            prompt: put before each text; None: `prompt` of the class.
 
         Returns:
             float32 [D] for a text; [N, D], in order, for a list.
         """
         single = isinstance(texts, str)
-        vectors = list(self.stream([texts] if single else items_of(texts)))
+        vectors = list(self.stream([texts] if single else items_of(texts), prompt=prompt))
         return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
 
-    def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
+    def encode(self, items: list[str], first: int, *, prompt: str) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
-        return EncodedItems(items, *self.encode_pairs([(self.prompt + text, None) for text in texts]))
+        return EncodedItems(items, *self.encode_pairs([(prompt + text, None) for text in texts]))
 
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]
@@ -239,15 +258,15 @@ def _divisor(counts: Array, kind: str) -> Array:
     return jnp.sqrt(counts) if kind == "mean_sqrt_len_tokens" else counts
 
 
-def vectors_or_nan(embed: Any, texts: Sequence[Any]) -> np.ndarray:
+def vectors_or_nan(embed: Any, texts: Sequence[Any], *, prompt: str | None = None) -> np.ndarray:
     """The vectors of a `TextEmbedding`, float32 [N, D], with a row of NaN for a UserError or a text that fails."""
     missing = np.full(embed.width, np.nan, np.float32)
-    found = embed.stream(texts, on_error="return")
+    found = embed.stream(texts, on_error="return", prompt=prompt)
     return np.array([missing if isinstance(one, UserError) else one for one in found]).reshape(-1, embed.width)
 
 
 def similar(
-    embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5
+    embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5, *, query_prompt: str | None = None
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields for each query its nearest texts, under the keys of sentence-transformers' `semantic_search`.
 
@@ -255,6 +274,7 @@ def similar(
         embed: a `TextEmbedding`, or any function from a list of texts to vectors [N, D].
         queries, corpus: texts.
         top_k: the number of texts per query.
+        query_prompt: put before each query in place of what `embed` puts before the texts; None: the same.
 
     Yields:
         For each query a list of dicts, nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. Texts
@@ -267,7 +287,8 @@ def similar(
     queries, corpus = items_of(queries, "a list of queries"), items_of(corpus, "a list of texts as the corpus")
     if not corpus:
         raise UserError("the corpus has no texts; expected at least one")
-    scores, rows = nearest(embed(queries), embed(corpus), top_k)
+    of_queries = embed(queries) if query_prompt is None else embed(queries, prompt=query_prompt)
+    scores, rows = nearest(of_queries, embed(corpus), top_k)
     for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [
             {"corpus_id": row, "score": score, "text": corpus[row]}

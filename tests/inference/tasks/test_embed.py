@@ -137,6 +137,29 @@ def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path
     write_modules(folder, Vectors("mean", include_prompt=False, fields=fields), 8, 6)
     assert TextEmbedding(folder).prompt == ""
     assert "its default prompt 'hello ' is not put before texts" in caplog.text
+    with pytest.raises(UserError, match=r"leaves the prompt's tokens out \(include_prompt false\)"):
+        TextEmbedding(folder, prompt="world ")
+
+
+def test_a_prompt_is_put_before_the_texts_of_a_pipeline_a_call_or_a_verb(folder, tmp_path, capsys):
+    embed, texts = TextEmbedding(folder, runtime="xla"), ["held", "world"]
+    want = embed([f"hello {text}" for text in texts])
+    assert not np.allclose(want, embed(texts), atol=1e-3)
+    np.testing.assert_array_equal(embed(texts, prompt="hello "), want)
+    np.testing.assert_array_equal(TextEmbedding(folder, runtime="xla", prompt="hello ")(texts), want)
+    with pytest.raises(UserError, match="prompt=3: expected a text"):
+        embed(texts, prompt=3)
+    (tmp_path / "lines.txt").write_text("\n".join(texts) + "\n")
+    verb = ["embed", str(folder), str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--runtime", "xla"]
+    assert main([*verb, "--prompt", "hello "]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), want)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("hello held\nheld\n")
+    for options, line in (([], 2), (["--query-prompt", "hello "], 1), (["--prompt", "hello "], 2)):
+        capsys.readouterr()
+        assert main(["similar", str(folder), "held", str(corpus), "--top-k", "1", "--json", *options]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["line"], round(found["score"], 4)) == (line, 1.0)
 
 
 @pytest.mark.slow
