@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from bert_jax.errors import UserError, Wrong, refuse
-from bert_jax.files import refuse_pointer
+from bert_jax.files import open_file, refuse_pointer
 
 MAX_LINE_BYTES = 64 << 20
 """The longest line that is read, in bytes of decompressed text."""
@@ -120,10 +120,11 @@ def read_head(path: Path) -> bytes:
 def compression_of(path: Path) -> str:
     """ "gzip", "zstd" or "", by the first bytes.
 
-    Raises UserError if the file name promises another compression, or if the file is a pointer of Git LFS.
+    Raises UserError if the file name promises another compression, if the file is a pointer of Git LFS, or if it is no
+    file but a pipe, which gives its bytes only once.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(64)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import zstandard
 
 from bert_jax.data.text import corpus as sentences_module
 from bert_jax.data.text.corpus import Corpus, split_sentences
+from bert_jax.data.text.lines import read_lines
 from bert_jax.data.text.sources import find_sources
 from bert_jax.errors import UserError
 
@@ -145,6 +147,15 @@ def test_a_bad_file_is_reported_with_its_name_and_line(tmp_path, name, content, 
     with pytest.raises(UserError, match=message) as error:
         read(write(tmp_path / name, content))
     assert "\n" not in str(error.value)
+
+
+def test_a_pipe_is_refused_before_a_byte_of_it_is_lost():
+    reading, writing = os.pipe()
+    os.write(writing, b"a line\n" * 99)
+    os.close(writing)
+    with pytest.raises(UserError, match=rf"/dev/fd/{reading}: cannot be read \(is a named pipe; expected a file\)"):
+        list(read_lines(Path(f"/dev/fd/{reading}")))
+    os.close(reading)
 
 
 @pytest.mark.parametrize(
