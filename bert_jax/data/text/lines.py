@@ -14,6 +14,8 @@ from bert_jax.files import open_file, refuse_pointer
 MAX_LINE_BYTES = 64 << 20
 """The longest line that is read, in bytes of decompressed text."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+# pzstd starts with a frame to skip, whose first byte is one of 16.
+_SKIPPABLE = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MARK = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
@@ -129,7 +131,7 @@ def compression_of(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     refuse_pointer(path, head)
-    found = "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith(_ZSTD) else ""
+    found = "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith((_ZSTD, *_SKIPPABLE)) else ""
     promised = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "")
     if promised and found != promised:
         raise UserError(f"{path}: named {path.suffix} but not a {promised} file")
@@ -236,6 +238,8 @@ class _ZstdFile(io.RawIOBase):
         try:
             self._decoded = memoryview(self._frame.decompress(self._encoded))
         except self._library.ZstdError as error:
+            if "too much memory" in str(error):  # its window is over 128 MB
+                raise UserError(f"{self._file.name}: made with zstd --long; unpack it: unzstd --long=31 FILE") from None
             raise _ZstdDamage(error) from None
         self._encoded = b""
         if self._frame.eof:

@@ -53,6 +53,17 @@ def test_the_first_bytes_tell_the_compression_and_several_members_are_read(tmp_p
     assert read(file) == ["One.", "Two."]
 
 
+def test_zstd_is_read_with_frames_to_skip_and_told_what_to_do_about_a_long_window(tmp_path):
+    skip = b"\x50\x2a\x4d\x18\x04\0\0\0size"
+    frames = skip + zstandard.compress(b"One.\n\n") + skip + zstandard.compress(b"Two.\n") + skip
+    assert read(write(tmp_path / "a.txt.zst", frames)) == ["One.", "Two."]
+    parameters = zstandard.ZstdCompressionParameters(window_log=28)
+    long = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    file = write(tmp_path / "b.txt.zst", long.compress(b"One.\n") + long.flush())
+    with pytest.raises(UserError, match=r"b\.txt\.zst: made with zstd --long; unpack it: unzstd --long=31 FILE"):
+        read(file)
+
+
 def test_a_file_ends_a_document_unless_read_as_google_does(tmp_path):
     files = [write(tmp_path / "1", "One.\n"), write(tmp_path / "2", "Two.\n\nThree.\n")]
     assert read(*files) == ["One.", "Two.", "Three."]
