@@ -6,6 +6,7 @@ worker can make it, in any order, and once made it is kept.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ def key_of(*values: Any) -> str:
 
 
 def _name(source: CorpusFile) -> str:
-    return f"{source.format} {source.path.resolve()}"
+    return f"{source.format} {os.path.realpath(source.path)}"
 
 
 def units_of(

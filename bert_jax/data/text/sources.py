@@ -53,17 +53,17 @@ def find_sources(
     exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
     files below a folder are skipped.
 
-    Raises UserError if an input matches nothing, if a file is not text (a PDF, a web page, an archive), or if its
-    format cannot be determined.
+    Raises UserError if an input matches nothing, if a folder cannot be read, if a file is not text (a PDF, a web page,
+    an archive) or its name not UTF-8, or if its format cannot be determined.
     """
     if format is not None and format not in FORMATS:
         raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
-    skip = exclude.resolve() if exclude else None
+    skip = _real(exclude) if exclude else None
     found: dict[Path, CorpusFile] = {}
     for name in inputs:
         # Resolved once: that asks the system about every folder above a file.
         given = _expand(str(name))
-        paths = [(path, real) for path in given if skip not in (real := path.resolve()).parents]
+        paths = [(path, real) for path in given if skip not in (real := _real(path)).parents]
         if given and not paths:
             raise UserError(f"{name}: lies in the output {exclude}, whose files are no text; choose another output")
         if not paths:
@@ -76,6 +76,11 @@ def find_sources(
     if not found:
         raise UserError("no input: name the files, folders or globs that hold the text")
     return list(found.values())
+
+
+def _real(path: Path) -> Path:
+    """The path without links. Unlike `Path.resolve` it raises nothing for a link to itself."""
+    return Path(os.path.realpath(path))
 
 
 def _missing(name: str | Path) -> str:
@@ -98,17 +103,25 @@ def _expand(name: str) -> list[Path]:
 
 def _files_below(folder: Path) -> list[Path]:
     """Sorted by name, without hidden files; links are followed, and a broken one is a file that cannot be read."""
-    found, entered = [], {folder.resolve()}
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        inside = {name: Path(parent, name).resolve() for name in folders if not name.startswith(".")}
+    found, entered = [], {_real(folder)}
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_refuse_folder):
+        inside = {name: _real(Path(parent, name)) for name in folders if not name.startswith(".")}
         folders[:] = [name for name, real in inside.items() if real not in entered]  # a link may lead back up
         entered.update(inside.values())
         found += [Path(parent, name) for name in files if not name.startswith(".")]
     return sorted(path for path in found if path.is_file() or path.is_symlink())
 
 
+def _refuse_folder(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+
 def _format_of(path: Path, format: str | None, plain_format: str) -> str:
     """The format of one file; UserError if it is not text in that format."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # the bytes of a name that are not UTF-8
+        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it, or leave it out") from None
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".zst"):
         suffixes.pop()

@@ -1,8 +1,10 @@
 """Folders, globs and files become the corpus; a file that is not text is named, with what to do about it."""
 
+import errno
 import gzip
 import io
 import json
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -108,6 +110,33 @@ def test_links_below_a_folder_are_followed_once_and_a_broken_one_is_a_file_to_re
     assert found == [Path("texts/a.txt"), Path("texts/linked/b.txt")]
     (tmp_path / "texts" / "gone.txt").symlink_to(tmp_path / "nowhere")
     assert tmp_path / "texts" / "gone.txt" in [source.path for source in find_sources([tmp_path / "texts"])]
+
+
+def test_a_link_to_itself_is_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match=r"loop: cannot be read \(Too many levels of symbolic links\)"):
+        list(Corpus(find_sources([tmp_path])))
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_not_left_out(tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.txt").write_text("one\n")
+    scan = os.scandir
+
+    def refusing(folder):
+        if os.fspath(folder).endswith("locked"):  # the mode of a folder means nothing to root
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(UserError, match=r"locked: cannot be read \(Permission denied\)"):
+        find_sources([tmp_path])
+
+
+def test_a_name_that_is_not_utf8_is_one_line(tmp_path):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("Text.\n")
+    with pytest.raises(UserError, match=r"caf\\xe9\.txt': the name is not UTF-8; rename it, or leave it out"):
+        find_sources([tmp_path])
 
 
 def test_text_that_lies_in_the_output_is_said_to(tmp_path):
