@@ -238,8 +238,10 @@ class _ZstdFile(io.RawIOBase):
         try:
             self._decoded = memoryview(self._frame.decompress(self._encoded))
         except self._library.ZstdError as error:
-            if "too much memory" in str(error):  # its window is over 128 MB
-                raise UserError(f"{self._file.name}: made with zstd --long; unpack it: unzstd --long=31 FILE") from None
+            if "too much memory" in str(error):
+                raise UserError(
+                    f"{self._file.name}: its window is over 128 MB; unpack it: unzstd -M2048MB FILE"
+                ) from None
             raise _ZstdDamage(error) from None
         self._encoded = b""
         if self._frame.eof:

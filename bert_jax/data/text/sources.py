@@ -23,8 +23,8 @@ _BY_SUFFIX = {
     ".markdown": "markdown",
 }
 
-_TO_JSON_LINES = "pandas.read_csv({}).to_json('{{stem}}.jsonl', orient='records', lines=True)"
-_TABLES = {".csv": _TO_JSON_LINES.format("'{name}'"), ".tsv": _TO_JSON_LINES.format(r"'{name}', sep='\t'")}
+_TABLES = (".csv", ".tsv")
+_SEPARATORS = {",": b",", ";": b";", r"\t": b"\t"}  # as Python writes them, and their bytes
 
 
 class CorpusFile(NamedTuple):
@@ -126,7 +126,7 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
     if suffixes and suffixes[-1] in (".gz", ".zst"):
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
-    if format is None and suffix == ".json":
+    if format is None and suffix == ".json" and not _is_json_array(read_head(path)):
         raise UserError(
             f"{path}: one JSON object per line (--format jsonl) or plain text (--format text)? The name does not tell"
         )
@@ -134,7 +134,7 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
         raise UserError(
             f"{path}: a table by its name, and would be read with its separators; leave it out, say --format text if "
             "all of it is text, or make JSON lines of it: "
-            f'python -c "import pandas; {_TABLES[suffix].format(name=path.name, stem=path.stem)}"'
+            f'python -c "import pandas; {_to_json_lines(path)}"'
         )
     wanted = format or _BY_SUFFIX.get(suffix, plain_format)
     if wanted == "parquet":
@@ -146,7 +146,7 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
         if is_such(head):
             if is_such is _is_zip:
                 what, mend = _in_zip(path)
-            raise UserError(f"{path}: {what}, not text; {mend.format(name=path.name, stem=path.stem)}, or leave it out")
+            raise UserError(f"{path}: {what}, not text; {mend.format(**_in_quotes(path))}, or leave it out")
     if format is None and wanted == plain_format and _JSON_OBJECT.match(head):
         if not _WIKIPEDIA.match(head):
             raise UserError(f"{path}: holds JSON objects; say --format jsonl if it has one per line")
@@ -154,6 +154,24 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
     if format is None and head.startswith(b"<doc id="):
         raise UserError(f"{path}: WikiExtractor's pages in <doc> elements; extract them with its option --json")
     return wanted
+
+
+def _in_quotes(path: Path) -> dict[str, str]:
+    """The name of a file, and the stem of one to be made of it, between a shell's quotes '...'."""
+    stem = f"{path.stem}-2" if path.suffix.lower() in (".txt", ".jsonl", ".parquet") else path.stem  # another file
+    return {key: part.replace("'", r"'\''") for key, part in (("name", path.name), ("stem", stem))}
+
+
+def _to_json_lines(path: Path) -> str:
+    """The Python that makes JSON lines of a table, for a shell's quotes "..."."""
+    head = read_head(path)
+    encoding = ", encoding='utf-16'" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+    header = head.replace(b"\0", b"").partition(b"\n")[0]
+    separator = max(_SEPARATORS, key=lambda one: header.count(_SEPARATORS[one]))
+    sep = "" if separator == "," else f", sep='{separator}'"
+    name, stem = (part.replace("'", r"\'") for part in (path.name, path.stem))
+    options = f"{sep}{encoding}, dtype=str, keep_default_na=False"
+    return f"pandas.read_csv('{name}'{options}).to_json('{stem}.jsonl', orient='records', lines=True)"
 
 
 def _in_zip(path: Path) -> tuple[str, str]:
@@ -190,12 +208,26 @@ def _is_web_page(head: bytes) -> bool:
     return start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<?xml") and b"<html" in start)
 
 
+def _is_json_array(head: bytes) -> bool:
+    return _JSON_ARRAY.match(head) is not None
+
+
+def _ends_lines_otherwise(head: bytes) -> bool:
+    """Whether the lines end as on the first Macs: "\\r" alone."""
+    return head.count(b"\r") > 1 and b"\n" not in head and not head.count(0)
+
+
 def _is_binary(head: bytes) -> bool:
     """Text has no zero bytes to speak of, and UTF-16 without a byte-order mark has many."""
     return head.count(0) * 10 > len(head) and not head.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
 _PANDOC = "convert it: pandoc -t plain --wrap=none '{name}' -o '{stem}.txt'"
+_WRITE_LINES = "make JSON lines of it, as docs/prepare.md shows"
+_ARROW = (
+    'write Parquet: python -c "import pyarrow.feather as feather, pyarrow.ipc as ipc, pyarrow.parquet as parquet; '
+    "parquet.write_table({}('{{name}}'){}, '{{stem}}.parquet')\""
+)
 # (what the first bytes say, what that is, what to do)
 _NOT_TEXT = (
     (_starts(b"%PDF-"), "a PDF", "convert it: pdftotext '{name}' '{stem}.txt'"),
@@ -212,6 +244,25 @@ _NOT_TEXT = (
         "a dump of a wiki (XML)",
         "extract its text: python -m wikiextractor.WikiExtractor --json '{name}'",
     ),
+    (lambda head: bool(_XML.match(head)), "XML", _WRITE_LINES),
+    (_starts(b"WARC/"), "an archive of web pages (WARC, WET)", _WRITE_LINES),
+    (
+        lambda head: bool(_SUBTITLES.match(head)),
+        "subtitles with their times",
+        r"keep the words: sed -E '/-->|^\W*[0-9]*\r?$|^WEBVTT/d; s/<[^>]*>//g' '{name}' > '{stem}.txt'",
+    ),
+    (_is_json_array, "a JSON array", "make JSON lines of it: jq -c '.[]' '{name}' > '{stem}.jsonl'"),
+    (_ends_lines_otherwise, "lines that end in \\r alone", r"convert it: tr '\r' '\n' < '{name}' > '{stem}.txt'"),
+    (
+        _starts(b"\xff\xfe\0\0", b"\0\0\xfe\xff"),
+        "UTF-32",
+        "convert it: iconv -f UTF-32 -t UTF-8 '{name}' > '{stem}.txt'",
+    ),
+    (_starts(b"\xff\xff\xff\xff"), "an Arrow stream, as of datasets", _ARROW.format("ipc.open_stream", ".read_all()")),
+    (_starts(b"ARROW1"), "an Arrow file", _ARROW.format("feather.read_table", "")),
+    (_starts(b"\x1f\x8b", b"\x28\xb5\x2f\xfd"), "compressed twice", "unpack it once"),
+    (_starts(b"\x04\x22\x4d\x18"), "compressed with lz4", "unpack it: unlz4 '{name}'"),
+    (_starts(b"\x1f\x9d"), "compressed with compress", "unpack it: gunzip '{name}'"),
     (_starts(b"BZh"), "compressed with bzip2", "unpack it: bunzip2 '{name}'"),
     (_starts(b"\xfd7zXZ\0"), "compressed with xz", "unpack it: unxz '{name}'"),
     (_starts(b"7z\xbc\xaf\x27\x1c", b"Rar!"), "an archive", "unpack it"),
@@ -225,5 +276,8 @@ _NOT_TEXT = (
     (_starts(b"SQLite format 3"), "a database", "export its text"),
     (_is_binary, "a binary file, or UTF-16 without a byte-order mark", "convert it to UTF-8"),
 )  # fmt: skip
+_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\s|!DOCTYPE\s|TEI\b|teiCorpus\b)")
+_SUBTITLES = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:WEBVTT\b|\d+\s*\n\d+:\d\d:\d\d[,.]\d+ -->)")
+_JSON_ARRAY = re.compile(rb'(?:\xef\xbb\xbf)?\s*\[\s*\{\s*"[^"\n]*"\s*:')
 _JSON_OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"\n]*"\s*:')
 _WIKIPEDIA = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{"id": *"[^\n]*"url": *"[^\n]*"title": *"')

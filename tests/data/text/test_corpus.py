@@ -60,7 +60,7 @@ def test_zstd_is_read_with_frames_to_skip_and_told_what_to_do_about_a_long_windo
     parameters = zstandard.ZstdCompressionParameters(window_log=28)
     long = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     file = write(tmp_path / "b.txt.zst", long.compress(b"One.\n") + long.flush())
-    with pytest.raises(UserError, match=r"b\.txt\.zst: made with zstd --long; unpack it: unzstd --long=31 FILE"):
+    with pytest.raises(UserError, match=r"b\.txt\.zst: its window is over 128 MB; unpack it: unzstd -M2048MB FILE"):
         read(file)
 
 

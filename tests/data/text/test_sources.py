@@ -53,8 +53,25 @@ def tarred() -> bytes:
         ("a.txt", "a plain word".encode("utf-16-le"), "UTF-16 without a byte-order mark"),
         ("a.png", b"\x89PNG\r\n", "a picture"),
         ("a.txt", b'{"text": "One."}\n{"text": "Two."}\n', "holds JSON objects; say --format jsonl"),
-        ("a.csv", b"id,text\n1,One.\n", r"a table by its name, .*pandas\.read_csv\('a\.csv'\)\.to_json\('a\.jsonl'"),
-        ("a.tsv.gz", gzip.compress(b"id\ttext\n"), r"say --format text .*read_csv\('a\.tsv\.gz', sep='\\t'\)"),
+        ("a.csv", b"id,text\n1,One.\n", r"a table by its name, .*pandas\.read_csv\('a\.csv', dtype=str, .*\.to_json\('a\.jsonl'"),
+        ("a.tsv.gz", gzip.compress(b"id\ttext\n"), r"say --format text .*read_csv\('a\.tsv\.gz', sep='\\t', dtype"),
+        ("it's.csv", "id;text\n1;A, b".encode("utf-16"), r"read_csv\('it\\'s\.csv', sep=';', encoding='utf-16', dtype"),
+        ("it's.pdf", b"%PDF-1.4\n", r"pdftotext 'it'\\''s\.pdf' 'it'\\''s\.txt'"),
+        ("a.xml.gz", gzip.compress(b'<?xml version="1.0"?>\n<PubmedArticleSet>'), "XML, not text; make JSON lines of it"),
+        ("a.xml", b'\xef\xbb\xbf<TEI xmlns="http://www.tei-c.org/ns/1.0">', "XML, not text"),
+        ("a.warc.wet", b"WARC/1.0\r\nWARC-Type: warcinfo", r"an archive of web pages \(WARC, WET\), not text; make JSON lines"),
+        ("a.srt", b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\nOne.", "subtitles with their times, .*> 'a.txt'"),
+        ("a.vtt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nOne.", "subtitles with their times"),
+        ("a.txt", b'[\n {\n  "text": "One."', r"a JSON array, not text; .*: jq -c '\.\[\]' 'a\.txt' > 'a-2\.jsonl'"),
+        ("a.json", b'[{"text": "One."}]', r"a JSON array, not text; .*> 'a\.jsonl'"),
+        ("a.jsonl", b'[{"text": "One."}]', r"a JSON array, not text; .*> 'a-2\.jsonl'"),
+        ("a.txt", b"One.\rTwo.\r\rThree.", r"lines that end in \\r alone, not text; .*tr '\\r' '\\n' < 'a.txt' > 'a-2.txt'"),
+        ("a.txt", "One.".encode("utf-32"), "UTF-32, not text; convert it: iconv -f UTF-32"),
+        ("a.arrow", b"\xff\xff\xff\xff\x10\0\0\0", r"an Arrow stream, .*open_stream\('a.arrow'\).*'a\.parquet'"),
+        ("a.feather", b"ARROW1\0\0", r"an Arrow file, .*read_table\('a\.feather'\), 'a\.parquet'"),
+        ("a.txt.gz", gzip.compress(gzip.compress(b"One.")), "compressed twice, not text; unpack it once"),
+        ("a.lz4", b"\x04\x22\x4d\x18d@", r"compressed with lz4, not text; unpack it: unlz4 'a\.lz4'"),
+        ("a.Z", b"\x1f\x9d\x90", r"compressed with compress, not text; unpack it: gunzip 'a\.Z'"),
         ("wiki_00", b'<doc id="12" url="" title="A">\nA\n', r"WikiExtractor's pages in <doc> elements; .*--json"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # archives hold the time at which they are made
@@ -71,10 +88,19 @@ def test_what_is_not_text_is_named_in_one_line(tmp_path, name, content, message)
 
 def test_text_that_only_looks_like_something_else_is_text(tmp_path):
     for number, content in enumerate(
-        ("<3 hearts.\n", "%PDF is a format.\n", "{braces} in prose\n", "\0One zero byte, " * 3)
+        (
+            "<3 hearts.\n",
+            "%PDF is a format.\n",
+            "{braces} in prose\n",
+            "[{1}] is a note.\n",
+            "<xml> is.\n",
+            "1\n2 --> 3\n",
+            "a\r\nb\r\n",
+            "\0One zero byte, " * 3,
+        )
     ):
         (tmp_path / f"{number}.txt").write_text(content)
-    assert [source.format for source in find_sources([tmp_path])] == ["text"] * 4
+    assert [source.format for source in find_sources([tmp_path])] == ["text"] * 8
 
 
 def test_a_folder_a_glob_and_a_double_star_name_files_in_order(tmp_path):
