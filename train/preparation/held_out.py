@@ -50,13 +50,14 @@ def with_held_out(options: PrepareOptions, documents: Iterable[tuple[int, int]])
     `HELD_OUT` of the documents, or more of a corpus that has few: of ten documents or more at least two, and then more
     until they have text for about 500 masked tokens or are a tenth of all. Of fewer documents the last part of each
     (`held_out_tail`), with text for about 500 masked tokens in all but no more than a tenth; nothing of a text under
-    `LEAST_CHARS` characters.
+    `LEAST_CHARS` characters. Copies of a document count as one.
     """
     found: list[tuple[int, int]] = []
     for document in documents:
         found.append(document)
         if is_enough(len(found)):
             return replace(options, held_out=HELD_OUT)
+    found = list(dict(found).items())  # copies of a document are on the same side
     if len(found) < FEW_DOCUMENTS:
         chars = sum(length for _, length in found)
         tail = 0.0 if chars < LEAST_CHARS else math.ceil(min(0.1, _ENOUGH_CHARS / chars) * 1e6) / 1e6

@@ -91,6 +91,17 @@ def test_a_text_too_short_to_hold_a_part_out_says_so(options, tmp_path):
     assert "fewer than 10,000 characters" in warning and "eval_data=DIR" in warning
 
 
+def test_copies_of_a_document_count_as_one(options, tmp_path):
+    """They have one place, so that a share for two documents held all copies out, and left no text to train on."""
+    write_books(tmp_path, *[long_text(60, 0)] * 12)
+    manifest = prepare(PrepareOptions(**options))
+    assert manifest["report"]["train"]["documents"] == 12
+    chosen = with_held_out(
+        PrepareOptions(**options), [(1, 9_000)] * 20 + [(place << 56, 9_000) for place in range(2, 15)]
+    )
+    assert chosen.held_out == pytest.approx(2 / 256, rel=1e-3)
+
+
 def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(options, tmp_path):
     """An earlier version held a share of whole documents out, and knew neither of the newer settings."""
     del options["documents"]
