@@ -3,6 +3,7 @@
 import heapq
 import logging
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -283,7 +284,8 @@ class Vocabulary:
     """Pieces in the order of their ids, and what a tokenizer needs to use them.
 
     report: words, distinct_words, characters of the alphabet kept and dropped, character_coverage reached,
-    decomposing_letters (share of Hangul, kana and Indic ones), why accents are stripped or kept, size.
+    decomposing_letters (share of Hangul, kana and Indic ones), decomposed_words (share of those in Unicode's form NFD),
+    why accents are stripped or kept, size.
     """
 
     pieces: tuple[str, ...]
@@ -365,6 +367,7 @@ def learn_vocabulary(
         "alphabet_dropped": characters - len(alphabet),
         "character_coverage": coverage,
         "decomposing_letters": share,
+        "decomposed_words": _decomposed_words(word_counts),
         "strip_accents": strip_accents,
         "strip_accents_because": reason,
     }
@@ -380,6 +383,12 @@ def letters_that_decompose(word_counts: Mapping[str, int]) -> float:
     decomposing = sum(count for letter, count in letters.items() if _decomposes(letter))
     total = sum(count for letter, count in letters.items() if letter.isalpha() or _decomposes(letter))
     return decomposing / total if total else 0.0
+
+
+def _decomposed_words(word_counts: Mapping[str, int]) -> float:
+    """The share of the words (by count) with a letter in several characters for which Unicode has one."""
+    found = (count for word, count in word_counts.items() if len(unicodedata.normalize("NFC", word)) < len(word))
+    return sum(found) / max(1, sum(word_counts.values()))
 
 
 def _decomposes(character: str) -> bool:

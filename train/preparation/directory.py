@@ -59,6 +59,7 @@ _UNFINISHED = "unfinished.json"
 _VERSION = 2
 # Preparing more takes long enough for a warning that comes with the report to come too late.
 _LONG_BYTES = 16 << 20
+_MOST_DECOMPOSED = 0.01
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
@@ -372,6 +373,11 @@ def _report(
         warnings.append(
             f"{cut} documents were so long that they were cut into several: separate documents by blank lines"
             + (", or say what a document is with --documents" if options.unwrap or options.documents else "")
+        )
+    if (share := learnt.get("decomposed_words", 0)) > _MOST_DECOMPOSED and not tokenizer.strip_accents:
+        warnings.append(
+            f"{share:.0%} of the words have letters in parts (Unicode's form NFD): the model will not know these words "
+            "as others write them. Convert the text: uconv -x nfc FILE"
         )
     if plan.dropped:
         warnings.append(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,17 @@ def test_a_new_vocabulary_leaves_out_the_rarest_characters(tmp_path):
         characters("other", vocab=str(tmp_path / "few"), character_coverage=1.0)
     with pytest.raises(UserError, match=r"--character-coverage: found 1\.5, expected a share between 0.5 and 1"):
         characters("other", vocab_size=60, character_coverage=1.5)
+
+
+@pytest.mark.parametrize(("form", "cased", "warns"), [("NFD", True, True), ("NFD", False, False), ("NFC", True, False)])
+def test_letters_in_parts_are_named_unless_accents_go(tmp_path, form, cased, warns):
+    text = "Un été à la forêt. Une forêt en été.\n\nL'élève naît à Noël. Il est né.\n\n" * 3
+    (tmp_path / "a.txt").write_text(unicodedata.normalize(form, text), encoding="utf-8")
+    made = PrepareOptions(
+        inputs=(str(tmp_path / "a.txt"),), output=tmp_path / "out", vocab_size=90, cased=cased, workers=1, held_out=0.0
+    )
+    warnings = prepare(made)["report"]["warnings"]
+    assert any("letters in parts (Unicode's form NFD)" in warning for warning in warnings) == warns
 
 
 def test_the_vocabulary_of_a_start_that_failed_is_not_taken_up(corpus, tmp_path):
