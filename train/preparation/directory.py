@@ -368,7 +368,9 @@ def _report(
             str(length): describe_examples([result.statistics for result in results])
             for length, results in split.examples.items()
         }
-    warnings = list(warnings_about(report["train"], report["train"]["examples"], options.objective))
+    warnings = list(
+        warnings_about(report["train"], report["train"]["examples"], options.objective, learnt=bool(learnt))
+    )
     if cut:
         warnings.append(
             f"{cut} documents were so long that they were cut into several: separate documents by blank lines"

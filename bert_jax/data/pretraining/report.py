@@ -200,10 +200,13 @@ def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
     }
 
 
-def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objective: str) -> Sequence[str]:
+def warnings_about(
+    text: Mapping[str, Any], examples: Mapping[str, Any], objective: str, *, learnt: bool = False
+) -> Sequence[str]:
     """Warnings about what would spoil training on this text, one line each.
 
-    text: `describe_text` of the train split; examples: length -> `describe_examples`.
+    text: `describe_text` of the train split; examples: length -> `describe_examples`; learnt: whether the vocabulary is
+    of this text.
     """
     found = []
     if text["documents"] == 1:
@@ -223,8 +226,14 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
         )
     if text["unk_rate"] > 0.01:
         found.append(
-            f"{text['unk_rate']:.1%} of the tokens are [UNK]: the vocabulary does not fit this text (its language, "
-            "its casing?); --vocab-size learns one that does"
+            f"{text['unk_rate']:.1%} of the tokens are [UNK]: "
+            + (
+                "words of more than 100 characters, or with rare ones (--character-coverage). Thai, Lao, Khmer and "
+                "Burmese write no blanks between words: put them in first"
+                if learnt
+                else "the vocabulary does not fit this text (its language, its casing?); --vocab-size learns one that "
+                "does"
+            )
         )
     if text["duplicate_lines"] > 0.2:
         found.append(

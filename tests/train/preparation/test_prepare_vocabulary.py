@@ -152,6 +152,16 @@ def test_letters_in_parts_are_named_unless_accents_go(tmp_path, form, cased, war
     assert any("letters in parts (Unicode's form NFD)" in warning for warning in warnings) == warns
 
 
+def test_words_that_are_too_long_are_not_blamed_on_the_vocabulary(tmp_path):
+    text = "\n\n".join("\n".join(f"ประเทศไทย{'เป็นประเทศ' * 12} มี{number}" for number in range(9)) for _ in range(9))
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    made = PrepareOptions(
+        inputs=(str(tmp_path / "a.txt"),), output=tmp_path / "out", vocab_size=90, workers=1, held_out=0.0
+    )
+    (warning,) = [one for one in prepare(made)["report"]["warnings"] if "[UNK]" in one]
+    assert "words of more than 100 characters" in warning and "--vocab-size" not in warning
+
+
 def test_the_vocabulary_of_a_start_that_failed_is_not_taken_up(corpus, tmp_path):
     bad, good = tmp_path / "bad.txt", tmp_path / "good.txt"
     pieces = [
