@@ -289,6 +289,7 @@ class PrepareOptions(ShownConfig):
 
 
 _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
+_NAMES = "|".join(name.replace("_", "-") for name in PrepareOptions.__dataclass_fields__)
 _CHOICES = "objective|format|rows|twice|sentences|documents|dedupe"
 _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
@@ -299,7 +300,8 @@ _AS_FIELDS = (
     (re.compile(r"another --output\b"), "another run="),
     (re.compile(r"--output (?=\S)"), ""),
     (re.compile(r"--max-seq-length\b"), "phases"),
-    (re.compile(r"--([a-z][a-z-]*)"), lambda found: f"text_options.{found[1].replace('-', '_')}"),
+    # No file's name, and no option of another program.
+    (re.compile(rf"(?<![\w-])--({_NAMES})(?![\w-])"), lambda found: f"text_options.{found[1].replace('-', '_')}"),
 )  # fmt: skip
 
 

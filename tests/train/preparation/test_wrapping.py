@@ -71,6 +71,9 @@ def test_train_pretrain_names_its_own_fields(tmp_path):
     pages = written(tmp_path / "pages", '{"text": "One."}\n')
     with pytest.raises(UserError, match=r"holds JSON objects; say text_options.format=jsonl if"):
         prepare(PrepareOptions(**options, inputs=(str(pages),)))
+    page = written(tmp_path / "my--page", "<!DOCTYPE html>")
+    with pytest.raises(UserError, match=r"my--page: a web page .* plain --wrap=none 'my--page' -o 'my--page\.txt'"):
+        prepare(PrepareOptions(**options, inputs=(str(page),)))
 
 
 def test_text_takes_a_folder_a_glob_or_several_with_commas(tmp_path, monkeypatch):
