@@ -94,7 +94,8 @@ def _raw_lines(
                 if len(raw) > MAX_LINE_BYTES:
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; split it "
-                        "(text: fold -s -w 1000000 FILE, JSON: several objects)"
+                        "(JSON: several objects; text: fold -s -w 1000000 FILE; text without blanks, whose "
+                        r"characters that cuts: sed -E 's/。|！|？/&\n/g' FILE)"
                     )
                 yield number, raw
     except READING_ERRORS as error:

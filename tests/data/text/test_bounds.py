@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shlex
+import subprocess
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from bert_jax.data.text import corpus
+from bert_jax.data.text import corpus, lines
 from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.text.ranges import divide
@@ -44,7 +46,7 @@ def test_a_line_without_end_in_a_small_file_is_refused_with_bounded_memory(name,
     assert path.stat().st_size < 1 << 20
 
     def read():
-        with pytest.raises(UserError, match=rf"{name}, line 1: longer than 64 MB; split it \(text: fold -s"):
+        with pytest.raises(UserError, match=rf"{name}, line 1: longer than 64 MB; split it \(JSON: several"):
             list(read_lines(path))
 
     assert peak_of(read) < 260 << 20
@@ -62,6 +64,19 @@ def test_dividing_such_a_file_keeps_no_line(name, tmp_path):
 def test_a_zstd_file_is_decompressed_a_little_at_a_time(tmp_path):
     path = zeros(tmp_path / "a.txt.zst", 300, line=1)
     assert peak_of(lambda: [None for _ in read_lines(path)]) < 150 << 20
+
+
+def test_what_is_advised_for_a_long_line_cuts_no_character(tmp_path, monkeypatch):
+    text = "中文字符。甲乙！a" * 60_000
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    with pytest.raises(UserError, match="longer than 1 MB; split it") as error:
+        list(read_lines(tmp_path / "a.txt"))
+    command = str(error.value).rpartition("cuts: ")[2].removesuffix(" FILE)")
+    ran = subprocess.run(
+        [*shlex.split(command), tmp_path / "a.txt"], env={"LC_ALL": "C"}, stdout=subprocess.PIPE, check=True
+    )
+    assert ran.stdout.decode() == text.replace("。", "。\n").replace("！", "！\n")
 
 
 def test_a_long_line_is_cut_at_blanks_and_loses_nothing(tmp_path):
