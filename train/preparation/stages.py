@@ -223,7 +223,7 @@ def no_text(options: PrepareOptions) -> str:
     inputs = ", ".join(map(str, options.inputs))
     if options.sentences == "plain":
         return f"{inputs}: no sentence is plain (docs/prepare.md says what is); --sentences all takes all"
-    return f"{inputs}: no text in the corpus, it is empty"
+    return f"{inputs}: no text in the corpus, it is empty{' or all held out' if options.held_out else ''}"
 
 
 def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:

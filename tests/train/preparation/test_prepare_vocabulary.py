@@ -13,6 +13,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.hub_server import HubServer
 from train.preparation.directory import prepare
+from train.preparation.held_out import is_held_out
 from train.preparation.options import PrepareOptions, find_vocabulary
 from train.preparation.show import print_report
 from train.prepare import main
@@ -160,6 +161,15 @@ def test_words_that_are_too_long_are_not_blamed_on_the_vocabulary(tmp_path):
     )
     (warning,) = [one for one in prepare(made)["report"]["warnings"] if "[UNK]" in one]
     assert "words of more than 100 characters" in warning and "--vocab-size" not in warning
+
+
+def test_a_text_that_is_held_out_as_a_whole_is_not_called_empty(tmp_path):
+    text = "One here. Two here."
+    (tmp_path / "a.txt").write_text(text)
+    assert is_held_out(text, 0.9)
+    made = PrepareOptions(inputs=(str(tmp_path / "a.txt"),), output=tmp_path / "out", vocab_size=90, held_out=0.9)
+    with pytest.raises(UserError, match=r"a\.txt: no text in the corpus, it is empty or all held out$"):
+        prepare(made)
 
 
 def test_the_vocabulary_of_a_start_that_failed_is_not_taken_up(corpus, tmp_path):
