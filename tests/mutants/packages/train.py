@@ -131,8 +131,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "train/pretraining/sweep/together.py",
         "return to_host(state.skipped_in_a_row) > 0",
-        "return to_host(state.skipped_in_a_row) > 5",
-        "a member that diverged is exported",
+        "return to_host(state.skipped_in_a_row) >= self.config.max_skipped_in_a_row",
+        "a member that diverged so late that it was not stopped is exported",
         (f"{OF_TOGETHER}::test_a_member_that_diverges_is_shown_and_spoils_nothing",),
     ),
     Mutant(

@@ -317,11 +317,12 @@ def test_another_mesh_resumes_with_the_same_weights(
 
 
 @pytest.mark.slow
-def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data: str, tmp_path: Path):
+def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data: str, tmp_path: Path, capsys):
     run = tmp_path / "bad"
     words = [recipe, f"data={data}", f"run={run}", "optimizer.learning_rate=1e38", "optimizer.warmup_steps=0"]
     code = pretrain.main([*words, "optimizer.clip_norm=0", "max_skipped_in_a_row=3", "save_every=100"])
     assert code == EXIT_NOT_FINITE
+    assert "stopping: 3 steps in a row up to step 4 had a non-finite loss" in capsys.readouterr().err
     with Checkpoints(run / "checkpoints") as checkpoints:
         assert checkpoints.steps() == []
 
