@@ -126,7 +126,7 @@ def test_random_data_is_packed_as_the_config_says(data: str):
 @pytest.mark.slow
 def test_a_plan_without_data_has_the_rows_of_the_recipe(capsys):
     """Each recipe of the folder that packs: none is refused for lack of data."""
-    for name, rows in (("two_hours", 16), ("night", 32), ("gpu_30min", 1056)):
+    for name, rows in (("two_hours", 64), ("night", 64), ("gpu_30min", 1056)):
         (phase, *_) = load_recipe(f"configs/{name}.py", PretrainConfig).phases
         small = f"phases=(({phase.length},{phase.batch},9),)"
         timeless = ["stop_after=none", "optimizer.schedule=linear", "optimizer.warmup_steps=none"]
