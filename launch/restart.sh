@@ -24,8 +24,8 @@ end() {
 
 while true; do
   started=$SECONDS
-  # In a session of its own a terminal's Ctrl-C does not reach it, so it gets one and not two: a second one does not
-  # save. bash has background commands ignore SIGINT, until the program sets a handler seconds later.
+  # After setsid a terminal's Ctrl-C does not reach it, so it gets one and not two: a second one does not save. bash has
+  # background commands ignore SIGINT, until the program sets a handler seconds later.
   (trap - INT && exec setsid "$@") &
   command=$!
   [ -z "$early" ] || kill -s "$early" "$command" 2>/dev/null # it came when the command had no number yet
