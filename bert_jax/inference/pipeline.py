@@ -1,6 +1,7 @@
 """`pipeline(task, source)(texts)` turns texts into plain Python results, under transformers' keys."""
 
 import os
+import re
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -90,7 +91,11 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded | None" = None,
     known = [name for name in signature(TASKS[task]).parameters if name not in ("source", "running")]
     known += Running.__annotations__
     if unknown := [name for name in options if name not in known]:
-        near = f"; {_OPTIONS_THERE[unknown[0]]}" if unknown[0] in _OPTIONS_THERE else did_you_mean(unknown[0], known)
+        there = _OPTIONS_THERE.get(unknown[0], "")
+        ours = re.match(r"say (\w+)=", there)
+        if ours and ours[1] not in (*known, "source"):  # of another task
+            there = ""
+        near = f"; {there}" if there else did_you_mean(unknown[0], known)
         near = near or f"; expected some of {', '.join(known)}"
         raise UserError(f"{task} has no option {unknown[0]!r}{near}")
     return TASKS[task](source, **options)

@@ -280,10 +280,12 @@ def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
     for option, here in (
         ("return_all_scores", "say top_k=None"),
         ("device", "say devices="),
-        ("prompt_name", "say prompt='TEXT'"),
+        ("prompt_name", "expected some of"),  # prompt= is an option of embed
     ):
         with pytest.raises(UserError, match=f"fill-mask has no option '{option}'; {here}"):
             pipeline("fill-mask", folder, **{option: 0})
+    with pytest.raises(UserError, match="embed has no option 'prompt_name'; say prompt='TEXT'"):
+        pipeline("embed", folder, prompt_name="query")
     with pytest.raises(UserError, match="top_k=0"):
         predict("the [MASK]", top_k=0)
     with pytest.raises(UserError, match="batch_size=0"):
