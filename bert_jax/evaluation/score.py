@@ -187,8 +187,7 @@ def _table(
         return _one_of(names, found, where) if names else found
 
     labels = ((example.id, example.label) for example in examples)
-    truth, guess = _paired(labels, gold, predictions, label)
-    return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
+    return _scores_of(kind, *_paired(labels, gold, predictions, label))
 
 
 def _classified(examples: Sequence[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
@@ -199,6 +198,10 @@ def _classified(examples: Sequence[LabelledText], kind: str, gold: Path, predict
     truth: list[Any] = [example.label for example in examples]
     if None in truth:
         raise UserError(f"{gold}: has no label for id {examples[truth.index(None)].id}; expected a labelled file")
+    return _scores_of(kind, truth, guess)
+
+
+def _scores_of(kind: str, truth: Sequence[Any], guess: Sequence[Any]) -> Scores:
     return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
 
 
