@@ -274,7 +274,8 @@ def similar(
         embed: a `TextEmbedding`, or any function from a list of texts to vectors [N, D].
         queries, corpus: texts.
         top_k: the number of texts per query.
-        query_prompt: put before each query in place of what `embed` puts before the texts; None: the same.
+        query_prompt: put before each query in place of what `embed` puts before the texts; None: the same. Else `embed`
+            must take `prompt=`, as a `TextEmbedding` does.
 
     Yields:
         For each query a list of dicts, nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. Texts
