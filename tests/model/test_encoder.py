@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.attention import padding_mask
 from bert_jax.model.encoder import Bert, EncoderLayer, gather_positions, stack_layers, unstack_layers
+from bert_jax.model.layers import Dense
 from tests import tiny
 
 CONFIG = tiny.CONFIG
@@ -155,10 +156,14 @@ def test_parameters_and_outputs_are_float32_where_jax_has_64_bits(shallow_params
 
 def test_products_round_float64_parameters_to_float32(shallow_params):
     with jax.enable_x64():
-        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64) * (1 + 1e-12), shallow_params)
-        found, expected = (Bert(SHALLOW).apply({"params": p}, IDS).pooler_output for p in (exact, shallow_params))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), shallow_params)
+        assert Bert(SHALLOW).apply({"params": exact}, IDS).pooler_output.dtype == jnp.float32
+        query = exact["encoder"]["layer_0"]["attention"]["query"]
+        nudged = query | {"kernel": query["kernel"] * (1 + 1e-12)}  # float64 would show it
+        x = jnp.asarray(RNG.normal(size=(4, query["kernel"].shape[0])), jnp.float64)
+        found, expected = (Dense(SHALLOW, query["bias"].size).apply({"params": p}, x) for p in (nudged, query))
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(np.asarray(x) @ np.asarray(nudged["kernel"] - query["kernel"])).max() > 0
 
 
 def test_a_position_outside_the_row_is_loud():
