@@ -5,6 +5,7 @@ open (`ulimit -n`) or map (`vm.max_map_count`, by default 65,530). So the first 
 the process has `most_maps()` of them, each read of another file opens it, reads the slice, and closes it.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -66,15 +67,18 @@ class Opened(dict[int, Any]):
 def most_maps() -> int:
     """How many files this process maps at the same time.
 
-    It is half of the limit on open files, at most 16,384. The soft limit, by default 1,024, is raised as far as needed.
+    It is half of the limit on open files, at most 16,384. The soft limit, by default 1,024, is raised as far as needed,
+    where the system allows that.
     """
     if resource is None:
         return _MOST_MAPS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST_MAPS
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):  # macOS names no hard limit, and has one (kern.maxfilesperproc)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
     return _MOST_MAPS if soft == resource.RLIM_INFINITY else min(_MOST_MAPS, soft // 2)
 
 

@@ -138,6 +138,17 @@ def test_maps_are_closed_with_the_batches_that_read_them(tmp_path):
     assert len(arrays._maps) == before
 
 
+def test_a_limit_that_the_system_does_not_raise_stays(monkeypatch):
+    resource = pytest.importorskip("resource")
+
+    def refuse(kind, limits):  # as macOS does beyond kern.maxfilesperproc, although it names no hard limit
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert arrays.most_maps.__wrapped__() == 128
+
+
 def test_a_file_that_becomes_shorter_while_it_is_read_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "most_maps", lambda: 0)
     np.save(tmp_path / "a.npy", np.arange(100, dtype="<u2"))
