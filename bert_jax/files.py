@@ -274,12 +274,17 @@ def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
 
 
 def sync(path: "Path | epath.Path") -> None:
-    """Fsyncs a local file, or a local folder's entries; does nothing for a path in a bucket."""
+    """Fsyncs a local file, or a local folder's entries if its file system can; does nothing for a path in a bucket."""
     if is_remote(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if (
+            error.errno != errno.EINVAL
+        ):  # POSIX: cannot be synchronized; so are the folders of some shares (SMB, vboxsf)
+            raise
     finally:
         os.close(descriptor)
 

@@ -1,15 +1,18 @@
 """A run whose directory and data are on a bucket: the real clients against an emulator of Google Cloud Storage."""
 
+import errno
 import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +157,18 @@ def test_json_beyond_its_bounds_is_one_line(text, message):
     with pytest.raises(UserError, match=message) as caught:
         bucket.parse_json(text, "a.json")
     assert str(caught.value).startswith("a.json: not JSON (") and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_folder_that_cannot_be_synced_is_no_error_and_a_failing_disk_is(tmp_path, monkeypatch, number):
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nullcontext() if number == errno.EINVAL else pytest.raises(OSError):
+        bucket.write_json(tmp_path / "a.json", [1])
+    assert bucket.read_json(tmp_path / "a.json") == [1]
 
 
 def test_json_up_to_its_bounds_is_read(monkeypatch):
