@@ -79,7 +79,7 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:
         draft.mkdir()  # mkdtemp would make a folder that only its owner can read
-        with _locked(draft):
+        with _locked(draft, if_possible=True):
             yield draft
             refuse(target)
             _rename(draft, target)
@@ -137,11 +137,19 @@ def remove_leftovers(target: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Keeps `remove_leftovers` of another program away from the folder; raises OSError if that has it."""
+def _locked(folder: Path, *, if_possible: bool = False) -> Generator[None]:
+    """Keeps `remove_leftovers` of another program away from the folder; raises OSError if that has it.
+
+    Where the file system has no locks this raises OSError too, unless `if_possible`: `remove_leftovers` removes nothing
+    there.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if not if_possible or isinstance(error, BlockingIOError):
+                raise
         yield
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """Exports are replaced in one step, and what killed exports left is removed."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -78,6 +79,18 @@ with new_folder({str(target)!r}) as folder:
         remove_leftovers(target)
         assert live.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"export", other.name}
+
+
+def test_an_export_needs_no_locks_and_without_them_removes_nothing(tmp_path: Path, monkeypatch):
+    left = tmp_path / ".export.writing-00000000"
+    left.mkdir()
+
+    def refuse(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(new_folder_module.fcntl, "flock", refuse)
+    export(tmp_path / "export", "one")
+    assert {path.name for path in tmp_path.iterdir()} == {"export", left.name}
 
 
 def test_a_kill_between_two_renames_leaves_the_former_export_to_be_found(tmp_path: Path, monkeypatch):

@@ -208,6 +208,11 @@ def _locked(output: Path) -> Generator[None]:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"--output {output}: another process is preparing data there") from None
+        except OSError as error:
+            raise UserError(
+                f"--output {output}: cannot be locked ({error.strerror}); "
+                "choose a folder on a file system that has locks (flock)"
+            ) from None
         yield
     finally:
         os.close(directory)

@@ -1,5 +1,6 @@
 """`python -m train.prepare`: the same bytes for any workers and after any kill, Google's bits, and clear messages."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -280,6 +281,14 @@ def test_an_output_that_is_not_ours_or_in_use_is_refused(options):
     with pytest.raises(UserError, match="another process"):
         made(**options)
     os.close(held)
+
+    def without_locks(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", without_locks)
+        with pytest.raises(UserError, match=r"output .*: cannot be locked .*has locks"):
+            made(**options)
 
     def full_pipe(*_, **__):  # a non-blocking stdout whose reader is slow
         raise BlockingIOError(11, "write could not complete without blocking")
