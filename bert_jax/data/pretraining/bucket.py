@@ -57,8 +57,15 @@ class Cache:
 
     @classmethod
     def of_environment(cls) -> "Cache":
-        """The cache that the environment variables set; raises UserError if the bound is not a positive number."""
-        root = Path(os.environ.get(_FOLDER) or Path.home() / ".cache" / "bert_jax" / "data")
+        """The cache that the environment variables set.
+
+        Raises:
+            UserError: the bound is not a positive number, or neither a folder is set nor is there a home directory.
+        """
+        try:
+            root = Path(os.environ.get(_FOLDER) or Path.home() / ".cache" / "bert_jax" / "data")
+        except RuntimeError:
+            raise UserError(f"no home directory to keep data of a bucket in; set {_FOLDER} to a folder") from None
         given = os.environ.get(_BOUND)
         try:
             most = None if not given else float(given)

@@ -253,6 +253,17 @@ def test_a_bucket_that_cannot_be_reached_is_one_line(cache, monkeypatch):
         BucketDirectory("memory://data")
 
 
+def test_without_a_home_directory_the_folder_has_to_be_named(monkeypatch):
+    monkeypatch.delenv("BERT_JAX_DATA_CACHE", raising=False)
+
+    def unknown():  # as of a user number without an entry in passwd, where HOME is unset
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(UserError, match=r"no home directory .*set BERT_JAX_DATA_CACHE to a folder"):
+        Cache.of_environment()
+
+
 def test_a_bound_that_is_no_number_is_refused(cache, monkeypatch):
     for wrong in ("much", "-1", "0", "nan"):
         monkeypatch.setenv("BERT_JAX_DATA_CACHE_GB", wrong)
