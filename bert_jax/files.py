@@ -319,6 +319,14 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raises UserError if the name of a file has bytes that are not UTF-8: no JSON, card or log could hold it."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it, or leave it out") from None
+
+
 def expand_home(path: str | os.PathLike[str]) -> Path:
     """The path with a home directory in place of a leading ~ or ~USER; a name such as ~$notes.txt stays as it is."""
     return Path(os.path.expanduser(path))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.errors import UserError
-from bert_jax.files import sync
+from bert_jax.files import check_name, sync
 from bert_jax.formats.safetensors import written_by_us
 from bert_jax.formats.weights import SAFETENSORS, SHARD
 
@@ -64,12 +64,13 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
             `refuse_foreign`.
 
     Raises:
-        UserError: `directory` is in a bucket, or what `refuse` raises.
+        UserError: `directory` is in a bucket, its name is not UTF-8, or what `refuse` raises.
     """
     refuse = refuse or refuse_foreign
     if "://" in os.fspath(directory):
         raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
+    check_name(target)
     refuse(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -113,6 +113,13 @@ def test_a_kill_between_two_renames_leaves_the_former_export_to_be_found(tmp_pat
     assert "one" in (target / CARD).read_text()
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    with pytest.raises(UserError, match=r"caf\\xe9': the name is not UTF-8"), new_folder(folder):
+        pass
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_link_is_said_to_be_one(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")

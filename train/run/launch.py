@@ -21,7 +21,7 @@ from etils import epath
 from bert_jax.cli.program import error_line, in_own_words
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, did_you_mean
-from bert_jax.files import check_reachable, write_json
+from bert_jax.files import check_name, check_reachable, write_json
 from bert_jax.formats.source import Source
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
@@ -73,6 +73,8 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         raise UserError(f"the first word must be a config file, such as {example}; {EMPTY}")
     if "=" in path or path.startswith("-"):
         raise UserError(f"{path}: the first word must be a config file, such as {example}")
+    for word in (os.getcwd(), *argv):
+        check_name(word)
     config = load_recipe(path, kind)
     run, allow_change, options = None, (), set()
     of_hosts: dict[str, str] = {}

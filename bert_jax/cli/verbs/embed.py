@@ -27,6 +27,7 @@ from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.cli.vector_file import VectorFile, join_parts
 from bert_jax.errors import UserError
+from bert_jax.files import check_name
 
 if TYPE_CHECKING:
     from bert_jax.inference.tasks.embed import TextEmbedding
@@ -223,6 +224,7 @@ def _made_by(model: "TextEmbedding") -> dict[str, str]:
 
 
 def _described(file: Path) -> dict[str, Any]:
+    check_name(file.absolute())
     found = file.stat()
     return {"file": os.fspath(file.absolute()), "bytes": found.st_size, "changed": found.st_mtime_ns}
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bert_jax.data.text.lines import read_head
 from bert_jax.errors import UserError
-from bert_jax.files import expand_home, near_path, read_file
+from bert_jax.files import check_name, expand_home, near_path, read_file
 
 FORMATS = ("lines", "text", "markdown", "jsonl", "wikipedia", "parquet")
 PLAIN = ("text", "lines", "markdown")  # their files are divided into documents
@@ -118,10 +118,7 @@ def _refuse_folder(error: OSError) -> None:
 
 def _format_of(path: Path, format: str | None, plain_format: str) -> str:
     """The format of one file; UserError if it is not text in that format."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:  # the bytes of a name that are not UTF-8
-        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it, or leave it out") from None
+    check_name(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".zst"):
         suffixes.pop()

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -238,6 +239,11 @@ def test_a_stopped_file_of_vectors_is_completed_to_the_same_bits(tmp_path, suffi
         np.testing.assert_array_equal(np.array(rows, np.float32), vectors)
     with pytest.raises(UserError, match="already exists"):
         write("whole" + suffix, 23, {"model": "a"})
+
+
+def test_a_file_of_texts_whose_name_is_not_utf8_is_refused_before_it_is_recorded(tmp_path):
+    with pytest.raises(UserError, match=r"caf\\xe9\.txt': the name is not UTF-8"):
+        embed_command._described(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")))
 
 
 @pytest.mark.slow

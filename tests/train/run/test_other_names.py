@@ -1,5 +1,6 @@
 """The names of fields in other programs lead to ours."""
 
+import os
 import re
 from pathlib import Path
 
@@ -86,6 +87,16 @@ def test_the_first_word_is_a_config_of_the_program(kind: type, example: str):
     for words, says in ((["--learning_rate", "2e-5"], "the first word must be"), (["--fields"], "name the config")):
         with pytest.raises(UserError, match=f"{says} .*such as {example}"):
             parse(words, "", kind)
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    name = os.fsdecode(b"caf\xe9")
+    with pytest.raises(UserError, match=r"b'train=caf\\xe9': the name is not UTF-8; rename it"):
+        parse(["configs/finetune.py", f"train={name}"], "", FinetuneConfig)
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(UserError, match=r"caf\\xe9': the name is not UTF-8; rename it"):
+        parse(["finetune.py"], "", FinetuneConfig)
 
 
 def test_the_page_for_users_of_transformers_says_the_same():
