@@ -14,6 +14,7 @@ Names are imported on first use (PEP 562), so that importing `bert_jax.data` or 
 NumPy, does not load JAX.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from bert_jax.training.mesh import make_mesh
     from bert_jax.training.optimizer import make_optimizer
     from bert_jax.training.step import TrainState, eval_step, init_state, train_step
+
+if sys.platform == "win32":  # it has no fcntl, and none of the flags that files are opened with
+    # With the package's name Python says it in one line for `python -m bert_jax` too.
+    raise ImportError("bert_jax needs Linux or macOS; on Windows, install and run it in WSL", name=__name__)
 
 _HOME = {
     "BertConfig": "config",

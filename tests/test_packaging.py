@@ -73,6 +73,14 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path: Path):
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_windows_is_refused_in_one_line():
+    code = "import runpy, sys; sys.platform = 'win32'; sys.argv = ['-m']; runpy._run_module_as_main('bert_jax')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith("bert_jax needs Linux or macOS; on Windows, install and run it in WSL)\n")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(("constraints", "python"), SETS)
 def test_what_is_pinned_lies_in_its_range(constraints: str, python: str):
     pinned = pins(constraints, python) | (pins("torch", python) if constraints == "newest" else {})

@@ -12,22 +12,16 @@ import math
 import mmap
 import os
 import re
+import resource
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import open_file
-
-resource: ModuleType | None
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None
 
 _MOST_MAPS = 16_384
 _LONGEST_HEADER = 10_000  # bytes; NumPy's own limit, `max_header_size`
@@ -70,8 +64,6 @@ def most_maps() -> int:
     It is half of the limit on open files, at most 16,384. The soft limit, by default 1,024, is raised as far as needed,
     where the system allows that.
     """
-    if resource is None:
-        return _MOST_MAPS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST_MAPS
     if soft != resource.RLIM_INFINITY and soft < wanted:
