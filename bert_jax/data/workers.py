@@ -19,6 +19,9 @@ from typing import Any
 
 from bert_jax.errors import UserError
 
+in_worker = False
+"""Whether this process is a worker of a pool."""
+
 
 class Workers:
     """`with Workers(n) as workers: workers.map("package.module:function", jobs)`; n = 1 runs the jobs in this process.
@@ -111,6 +114,8 @@ def _start() -> subprocess.Popen[bytes]:
 
 def serve() -> None:
     """Runs a worker: reads jobs from stdin and writes results to stdout until stdin ends."""
+    global in_worker
+    in_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")

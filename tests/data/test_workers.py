@@ -19,6 +19,14 @@ def test_results_come_in_the_order_of_the_jobs(count):
         assert list(workers.map("builtins:abs", [-3, 2])) == [3, 2]
 
 
+def test_a_worker_knows_that_it_is_one():
+    with Workers(2) as workers:
+        assert list(workers.map("builtins:eval", ["__import__('sys').modules['bert_jax.data.workers'].in_worker"])) == [
+            True
+        ]
+    assert not pool.in_worker
+
+
 def test_jobs_are_taken_as_they_are_needed():
     taken = []
 

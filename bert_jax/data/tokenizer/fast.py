@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import parent_process
 
 import numpy as np
 import tokenizers
 from tokenizers import models
 
+from bert_jax.data import workers
 from bert_jax.data.tokenizer.pipelines import library_errors
 from bert_jax.data.tokenizer.words import CHINESE, SPACES, Splitter
 from bert_jax.errors import UserError, quoted
@@ -79,7 +79,7 @@ def fast_encoder(backend: tokenizers.Tokenizer, split: Callable[[str], list[str]
 
 
 def _without(found: str, why: str) -> None:
-    level = logging.WARNING if parent_process() is None else logging.DEBUG  # of many workers the parent says it once
+    level = logging.DEBUG if workers.in_worker else logging.WARNING  # of many workers the parent says it once
     logger.log(level, "nanotoken %s is not used, and tokenising takes longer: %s", found, why)
 
 

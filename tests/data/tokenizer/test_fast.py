@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.data import workers
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer import fast
 from bert_jax.data.tokenizer import tokenizer as module
@@ -161,7 +162,7 @@ def test_what_may_differ_is_named_in_one_line_and_not_used(version: str, encode,
 
 def test_of_many_workers_none_repeats_the_warning(stand_in, caplog, monkeypatch):
     stand_in("0.1.1", never)
-    monkeypatch.setattr(fast, "parent_process", lambda: object())
+    monkeypatch.setattr(workers, "in_worker", True)
     assert not small().uses_nanotoken
     assert [record.levelno for record in caplog.records if record.levelno >= logging.WARNING] == []
 
