@@ -327,6 +327,11 @@ def check_name(path: str | os.PathLike[str]) -> None:
         raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it, or leave it out") from None
 
 
+def is_of_macos(name: str) -> bool:
+    """Whether macOS puts a file of this name beside others: the Finder's, or with another file's attributes."""
+    return name == ".DS_Store" or name.startswith("._")
+
+
 def expand_home(path: str | os.PathLike[str]) -> Path:
     """The path with a home directory in place of a leading ~ or ~USER; a name such as ~$notes.txt stays as it is."""
     return Path(os.path.expanduser(path))

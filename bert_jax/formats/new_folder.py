@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_name, sync
+from bert_jax.files import check_name, is_of_macos, sync
 from bert_jax.formats.safetensors import written_by_us
 from bert_jax.formats.weights import SAFETENSORS, SHARD
 
@@ -101,7 +101,8 @@ def refuse_foreign(target: Path) -> None:
         raise UserError(f"{target}: is a link; name the folder itself, or another place")
     if not target.is_dir():
         raise UserError(f"{target}: exists and is not a folder; name another place")
-    names = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if not _is_plain_folder(path))
+    files = (path for path in target.rglob("*") if not _is_plain_folder(path) and not is_of_macos(path.name))
+    names = sorted(path.relative_to(target).as_posix() for path in files)
     strangers = [name for name in names if name not in _NAMES and not re.fullmatch(SHARD, name)]
     if strangers or (names and not _is_ours(target)):
         what = f"holds {strangers[0]!r}" if strangers else "was not written by bert_jax"
@@ -113,7 +114,7 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _is_ours(target: Path) -> bool:
-    weights = [path for path in target.iterdir() if path.suffix == ".safetensors"]
+    weights = [path for path in target.iterdir() if path.suffix == ".safetensors" and not is_of_macos(path.name)]
     if weights:
         return all(written_by_us(path) for path in weights)
     card = target / CARD

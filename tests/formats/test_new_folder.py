@@ -120,6 +120,17 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path):
     assert not any(tmp_path.iterdir())
 
 
+def test_what_macos_adds_to_an_export_does_not_make_it_foreign(tmp_path: Path):
+    export(tmp_path / "export", "one")
+    for name in (".DS_Store", f"._{CARD}", "._model.safetensors"):
+        (tmp_path / "export" / name).write_bytes(b"\0\5\x16\7")
+    export(tmp_path / "export", "two")
+    assert [path.name for path in (tmp_path / "export").iterdir()] == [CARD]
+    (tmp_path / "export" / ".git").write_text("a worktree")
+    with pytest.raises(UserError, match=r"holds '\.git'; only a former export"):
+        export(tmp_path / "export", "three")
+
+
 def test_a_link_is_said_to_be_one(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")

@@ -27,7 +27,7 @@ from bert_jax.data.text.sources import PLAIN, CorpusFile, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
-from bert_jax.files import json_text, read_object, write_json
+from bert_jax.files import is_of_macos, json_text, read_object, write_json
 from bert_jax.formats.hub_files import published_as
 from train.preparation.beam_runner import BeamPipelines
 from train.preparation.dedupe import remove_duplicates
@@ -220,7 +220,7 @@ def _locked(output: Path) -> Generator[None]:
 
 def _check_is_ours(output: Path) -> None:
     """Raises UserError if the directory has files but no unfinished work."""
-    names = {path.name for path in output.iterdir() if not path.name.endswith(".tmp")}
+    names = {path.name for path in output.iterdir() if not path.name.endswith(".tmp") and not is_of_macos(path.name)}
     if names and not names & {INPUTS, _UNFINISHED}:
         raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
 

@@ -18,6 +18,7 @@ from jax import export as jax_export
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import is_of_macos
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.new_folder import new_folder, write_text
 from bert_jax.formats.safetensors import write_tensors
@@ -149,7 +150,8 @@ def _refuse_foreign(target: Path) -> None:
         raise UserError(f"{target}: already exists and is no folder of export-compiled; name another folder")
     try:
         files = {*read_facts(target).files, FACTS}
-        found = [f"{path}: is not of that export" for path in target.iterdir() if path.name not in files]
+        others = (path for path in target.iterdir() if path.name not in files and not is_of_macos(path.name))
+        found = [f"{path}: is not of that export" for path in others]
     except UserError as error:
         found = [str(error).rsplit(";", 1)[0]]
     if found:

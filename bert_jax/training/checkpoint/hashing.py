@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bert_jax.files import file_digest, is_remote, read_object, sync, write_json
+from bert_jax.files import file_digest, is_of_macos, is_remote, read_object, sync, write_json
 
 Sums = dict[str, tuple[str, int]]
 """Path of each file in the step -> its sha256 (hex) and size in bytes."""
@@ -25,11 +25,11 @@ _WRITER = re.compile(r"(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)")  # Orbax's name
 
 
 def files_in(directory: epath.Path) -> Iterator[epath.Path]:
-    """All files in a folder and the folders in it."""
+    """All files in a folder and the folders in it, but those that macOS adds when somebody looks at it or copies it."""
     for path in directory.iterdir():
         if path.is_dir():
             yield from files_in(path)
-        else:
+        elif not is_of_macos(path.name):
             yield path
 
 

@@ -24,7 +24,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export
 from bert_jax.inference.compiled import run as compiled_run
-from bert_jax.inference.compiled.export import TASKS, export_compiled
+from bert_jax.inference.compiled.export import TASKS, _refuse_foreign, export_compiled
 from bert_jax.inference.compiled.facts import _facts_of, read_facts, sums_of, write_facts
 from bert_jax.inference.compiled.run import load_compiled, read_programs
 from bert_jax.inference.tasks.fill_mask import FillMask
@@ -367,6 +367,8 @@ def test_an_export_is_replaced_only_if_nothing_in_it_has_changed(made, tmp_path)
             export_compiled(source, folder, **options)
     assert (changed / "README.md").read_text() == "mine"
     shutil.copy(written / "README.md", changed)
+    (changed / ".DS_Store").touch()  # of the Finder of macOS
+    _refuse_foreign(changed)
     (changed / "more.txt").touch()
     with pytest.raises(UserError, match=r"more\.txt: is not of that export; only an unchanged export is replaced"):
         export_compiled(source, changed, **options)

@@ -276,6 +276,7 @@ def test_an_output_that_is_not_ours_or_in_use_is_refused(options):
     with pytest.raises(UserError, match="is not empty"):
         made(**options)
     (options["output"] / "thesis.tex").unlink()
+    (options["output"] / ".DS_Store").write_bytes(b"")
     held = os.open(options["output"], os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(UserError, match="another process"):

@@ -99,6 +99,9 @@ def test_truncated_emptied_deleted_and_added_files_are_detected(tmp_path):
         assert problem.startswith(f"{name}: ")
         path.write_bytes(original)
     (tmp_path / "1" / "state" / "d" / "extra").write_bytes(b"")
+    for folder in ("1", "1/state", "1/state/d"):  # of somebody who looks at it or copies it with macOS
+        (tmp_path / folder / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+        (tmp_path / folder / "._manifest.json").write_bytes(b"\0\5\x16\7")
     assert checkpoints.verify(1) == ["state/d/extra: found, but not part of the checkpoint"]
 
 
