@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import open_file
+from bert_jax.files import is_of_macos, open_file
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
@@ -81,7 +81,8 @@ def find_prefix(source: str | os.PathLike[str]) -> Path:
 
 def _prefixes(folder: Path) -> list[Path]:
     for place in (folder, folder / "variables"):
-        if found := sorted(_bare(file) for file in place.glob(f"?*{INDEX}") if file.is_file()):
+        files = (file for file in place.glob(f"?*{INDEX}") if file.is_file() and not is_of_macos(file.name))
+        if found := sorted(map(_bare, files)):
             return found
     return []
 

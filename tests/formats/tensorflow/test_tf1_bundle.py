@@ -219,6 +219,13 @@ def test_a_prefix_a_file_or_the_folder_names_it(tiny):
     assert not is_checkpoint(tiny / "nothing")
 
 
+def test_what_macos_puts_beside_a_checkpoint_is_none(tmp_path):
+    write_bundle(tmp_path / "model.ckpt", {"global_step": np.int64(1)})
+    for ending in (".index", ".data-00000-of-00001"):
+        (tmp_path / f"._model.ckpt{ending}").write_bytes(b"\0\5\x16\7")
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt"
+
+
 def test_of_several_the_file_checkpoint_says_which(tmp_path):
     for step in (100, 2000):
         write_bundle(tmp_path / f"model.ckpt-{step}", {"global_step": np.int64(step)})
