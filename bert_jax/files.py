@@ -281,9 +281,7 @@ def sync(path: "Path | epath.Path") -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if (
-            error.errno != errno.EINVAL
-        ):  # POSIX: cannot be synchronized; so are the folders of some shares (SMB, vboxsf)
+        if error.errno != errno.EINVAL:  # "cannot be synchronized" (POSIX), as the folders of some shares (SMB, vboxsf)
             raise
     finally:
         os.close(descriptor)
