@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
-from bert_jax.config_json import fields_of, json_of
+from bert_jax.config_json import MODEL_TYPES, fields_of, json_of
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import read_object
 from bert_jax.presets import PRESETS
@@ -26,16 +26,6 @@ DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")
 ATTENTIONS = ("auto", "xla", "kernel", "cudnn")
 COMPUTE_FIELDS = ("dtype", "activation_dtype", "remat", "attention")
-
-# Hugging Face's model type -> the family whose computation it uses.
-FAMILY_OF = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "albert": "albert",
-    "distilbert": "distilbert",
-}
 
 POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -79,7 +69,7 @@ class BertConfig(ShownConfig):
         attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs and
             GPUs), "cudnn" (NVIDIA GPUs), or "auto": the kernel on TPUs where it helps, else "xla"
             (`model/attention_choice.py`).
-        model_type: "bert", "roberta", "albert", "distilbert" or another key of `FAMILY_OF`.
+        model_type: "bert", "roberta", "albert", "distilbert" or another key of `MODEL_TYPES`.
         embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
         num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.
         inner_group_num: ALBERT: layers in each group; a group is applied `num_hidden_layers / num_hidden_groups` times.
@@ -147,7 +137,7 @@ class BertConfig(ShownConfig):
     @property
     def family(self) -> str:
         """The family whose computation `model_type` uses: "bert", "roberta", "albert" or "distilbert"."""
-        return FAMILY_OF[self.model_type]
+        return MODEL_TYPES[self.model_type].family
 
     @property
     def head_dim(self) -> int:
@@ -158,6 +148,26 @@ class BertConfig(ShownConfig):
     def embedding_width(self) -> int:
         """E, the width of the embedding tables."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether there is a table of token types."""
+        return self.family != "distilbert"
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether a dense layer takes the embeddings to the hidden size."""
+        return self.family == "albert"
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the family's encoder has a pooler; some heads do without it."""
+        return self.family != "distilbert"
+
+    @property
+    def mlm_act(self) -> str:
+        """The activation of the masked-LM head."""
+        return "gelu" if self.family == "roberta" else self.hidden_act
 
     @property
     def num_labels(self) -> int:
@@ -290,7 +300,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "activation_dtype": (*DTYPES, None),
     "remat": REMAT_POLICIES,
     "attention": ATTENTIONS,
-    "model_type": tuple(FAMILY_OF),
+    "model_type": tuple(MODEL_TYPES),
     "position_embedding_type": POSITION_EMBEDDING_TYPES,
     "problem_type": (*PROBLEM_TYPES, None),
 }

@@ -1,9 +1,28 @@
 """Conversion between the fields of `BertConfig` and the config.json of Hugging Face or Google."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError, quoted
+
+
+class ModelType(NamedTuple):
+    """The family whose computation it uses, the word that its classes in transformers start with, its proper name."""
+
+    family: str
+    word: str
+    title: str
+
+
+MODEL_TYPES = {
+    "bert": ModelType("bert", "Bert", "BERT"),
+    "roberta": ModelType("roberta", "Roberta", "RoBERTa"),
+    "xlm-roberta": ModelType("roberta", "XLMRoberta", "XLM-RoBERTa"),
+    "camembert": ModelType("roberta", "Camembert", "CamemBERT"),
+    "albert": ModelType("albert", "Albert", "ALBERT"),
+    "distilbert": ModelType("distilbert", "DistilBert", "DistilBERT"),
+}
+"""Hugging Face's model types that this program knows."""
 
 _ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
@@ -76,14 +95,6 @@ _OPTIONAL = (
     "problem_type",
     "head_size",
 )
-# Prefix of the names of transformers' classes -> model_type.
-_CLASSES = {
-    "Roberta": "roberta",
-    "XLMRoberta": "xlm-roberta",
-    "Camembert": "camembert",
-    "Albert": "albert",
-    "DistilBert": "distilbert",
-}
 # Keys of models whose layers differ from one another, or whose weights are quantized.
 _REFUSED = ("per_layer_config", "quantization_config")
 
@@ -169,8 +180,8 @@ def _unsaid_model_type(data: Mapping[str, Any]) -> str:
     Old files of Hugging Face name the class. Google's files do not; of those, only ALBERT's have groups of layers.
     """
     for name in data.get("architectures") or ():
-        for prefix, model_type in _CLASSES.items():
-            if name.startswith(prefix):
+        for model_type, (_, word, _) in MODEL_TYPES.items():
+            if name.startswith(word):
                 return model_type
     return "albert" if data.get("num_hidden_groups") else "bert"
 

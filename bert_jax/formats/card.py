@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config import BertConfig
+from bert_jax.config import MODEL_TYPES, BertConfig
 from bert_jax.formats.names.parameters import architecture_of
 from bert_jax.formats.training_record import table
 
@@ -27,14 +27,6 @@ _TASKS = {
 }
 _LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers"}
 _PURPOSES = {"tf1": "Google's TensorFlow code", "onnx": "ONNX runtimes"}
-_WORDS = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "xlm-roberta": "XLM-RoBERTa",
-    "camembert": "CamemBERT",
-    "albert": "ALBERT",
-    "distilbert": "DistilBERT",
-}
 
 
 def model_card(
@@ -63,12 +55,12 @@ def model_card(
         more="- onnx\n" if form == "onnx" else "",
     )
     purpose = _PURPOSES.get(form, f"`{architecture}`")
-    without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.family != "distilbert" else ""
+    without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.has_pooler else ""
     return "\n".join(
         [
             front,
             f"# {name}\n",
-            f"A {_WORDS[config.model_type]} ({size}), written by bert_jax for {purpose}.\n",
+            f"A {MODEL_TYPES[config.model_type].title} ({size}), written by bert_jax for {purpose}.\n",
             "## How it was trained\n",
             _training(card),
             "## How to load it\n",

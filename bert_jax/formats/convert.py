@@ -127,5 +127,5 @@ def _read(
 def _encoder_in(source: Source, step: int | None) -> str:
     """The head "encoder" if `source` has a pooler (or its family never has one), else "encoder-no-pooler"."""
     config, _, report = load_arrays(source, step=step, verify=False)
-    has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
+    has_pooler = not config.has_pooler or "pooler" in find_head(report.head, config).parts
     return "encoder" if has_pooler else "encoder-no-pooler"

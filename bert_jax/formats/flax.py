@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.config import MODEL_TYPES
 from bert_jax.errors import UserError, quoted
+from bert_jax.formats.names.parameters import FAMILIES
 from bert_jax.formats.stored import FileBytes, Native, Stored
 
 _MOST_VALUES = 1 << 17
@@ -293,12 +295,9 @@ def _in_order(numbered: Any) -> list[Any] | None:
 # "gamma", "beta" and "weight" are the names in LayerNorm and Embed before transformers 4.6.
 _LAST_WORDS = {"kernel": "weight", "embedding": "weight", "scale": "weight", "gamma": "weight", "beta": "bias"}
 _ENCODERS = {
-    "bert": ("bert", "embeddings", "encoder", "pooler"),
-    "roberta": ("roberta", "embeddings", "encoder", "pooler"),
-    "albert": ("albert", "embeddings", "encoder", "pooler"),
-    "distilbert": ("distilbert", "embeddings", "transformer"),
+    model_type: (FAMILIES[family].prefix.removesuffix("."), *FAMILIES[family].bare)
+    for model_type, (family, *_) in MODEL_TYPES.items()
 }
-_ENCODERS |= {"xlm-roberta": _ENCODERS["roberta"], "camembert": _ENCODERS["roberta"]}
 
 
 def hf_names(stored: Stored, model_type: str | None = None, separator: str = "/") -> dict[str, Native]:

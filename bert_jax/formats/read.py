@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from bert_jax.config import CONFIG_FILES, BertConfig
+from bert_jax.config import CONFIG_FILES, MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError, quoted
 from bert_jax.formats.names.parameters import (
     Parameter,
@@ -232,7 +232,7 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     found = head_in(table_keys(tensors, family), config)
     for name in raw.get("architectures") or []:
         for head, (suffix, _) in family.heads.items():
-            if name in {word + suffix for word in family.classes.values()}:
+            if name in {kind.word + suffix for kind in MODEL_TYPES.values() if kind.family == family.name}:
                 return found if is_encoder(head, config) and is_encoder(found, config) else head
     return found
 

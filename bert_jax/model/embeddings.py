@@ -92,7 +92,7 @@ class Embeddings(nn.Module):
         position_init = (lambda key, shape: jnp.asarray(sinusoids(*shape))) if config.sinusoidal_pos_embds else init
         shape = (config.max_position_embeddings, size)
         self.position_embeddings = self.param("position_embeddings", position_init, shape)
-        if config.family != "distilbert":
+        if config.has_token_types:
             self.token_type_embeddings = self.param("token_type_embeddings", init, (config.type_vocab_size, size))
         self.norm = LayerNorm(config, name="LayerNorm")
 
@@ -111,7 +111,7 @@ class Embeddings(nn.Module):
         config = self.config
         with jax.named_scope("look_up"):
             x_BLE = look_up(self.word_embeddings, inputs) if inputs.ndim == 2 else inputs
-            if config.family != "distilbert":
+            if config.has_token_types:
                 if token_type_ids is None:
                     x_BLE = x_BLE + self.token_type_embeddings[0]
                 else:

@@ -214,7 +214,7 @@ class Encoder(nn.Module):
         layer_type: Any = EncoderLayer
         if config.remat != "none":
             layer_type = nn.remat(EncoderLayer, policy=_REMAT[config.remat])
-        first_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.family == "albert" else x_BLE
+        first_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.has_projection else x_BLE
         pruned = dict(config.pruned_heads)
         layers = [
             layer_type(config, config.heads_of(i) if i in pruned else None, output_attentions, name=f"layer_{i}")
@@ -273,7 +273,7 @@ class Bert(nn.Module):
     def setup(self):
         self.embeddings = Embeddings(self.config)
         self.encoder = Encoder(self.config, self.constrain)
-        self.has_pooler = self.add_pooler and self.config.family != "distilbert"
+        self.has_pooler = self.add_pooler and self.config.has_pooler
         if self.has_pooler:
             self.pooler = Pooler(self.config, self.config.hidden_size)
 

@@ -110,7 +110,7 @@ class MaskedLMHead(nn.Module):
         if mlm_positions is not None:
             x_BLD = gather_positions(x_BLD, mlm_positions)
         x_BLE = Dense(config, config.embedding_width, name="transform")(x_BLD)
-        x_BLE = Activation("gelu" if config.family == "roberta" else config.hidden_act, name="activation")(x_BLE)
+        x_BLE = Activation(config.mlm_act, name="activation")(x_BLE)
         x_BLE = LayerNorm(config, name="LayerNorm")(x_BLE)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,), jnp.float32)
         table_VE = word_embeddings_VE

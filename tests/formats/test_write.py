@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import bert_jax.formats.weights as weights_module
 import bert_jax.formats.write as write_module
-from bert_jax.config import FAMILY_OF, BertConfig
+from bert_jax.config import MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import FAMILIES, parameters_of
 from bert_jax.formats.read import read_model
@@ -80,7 +80,7 @@ def random_model(model_type: str, head: str, **fields) -> tuple[BertConfig, dict
 @pytest.mark.parametrize(
     ("model_type", "head", "fields"),
     [
-        *((model, head, {}) for model in FAMILY_FIELDS for head in FAMILIES[FAMILY_OF[model]].heads),
+        *((model, head, {}) for model in FAMILY_FIELDS for head in FAMILIES[MODEL_TYPES[model].family].heads),
         *OPTIONS,
     ],
 )

@@ -24,5 +24,5 @@ def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     d, f, e, v = config.hidden_size, config.intermediate_size, config.embedding_width, config.vocab_size
     a = config.num_attention_heads * config.head_dim
     layer = 2 * length * (4 * d * a + 2 * d * f) + 4 * length * length * a
-    projection = 2 * length * e * d if config.family == "albert" else 0
+    projection = 2 * length * e * d if config.has_projection else 0
     return 3.0 * (projection + len(config.layer_order) * layer + 2 * predictions * (d * e + e * v))

@@ -59,7 +59,6 @@ class FamilyNames:
 
     Attributes:
         name: the value of `BertConfig.family`.
-        classes: model_type -> the word that its classes start with.
         prefix: the prefix of the encoder's keys, with the dot.
         bare: first components of the encoder's keys in files that were written without the prefix.
         parts: name of a part, which `heads` and `tied` use -> its rows.
@@ -69,7 +68,6 @@ class FamilyNames:
     """
 
     name: str
-    classes: Mapping[str, str]
     prefix: str
     bare: tuple[str, ...]
     parts: Mapping[str, tuple[Name, ...]]
@@ -170,7 +168,6 @@ POOLED = (*ENCODER_PARTS, "pooler")
 
 BERT = FamilyNames(
     name="bert",
-    classes={"bert": "Bert"},
     prefix="bert.",
     bare=("embeddings", "encoder", "pooler"),
     parts={
@@ -210,7 +207,6 @@ BERT = FamilyNames(
 
 ROBERTA = FamilyNames(
     name="roberta",
-    classes={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     prefix="roberta.",
     bare=("embeddings", "encoder", "pooler"),
     parts={
@@ -259,7 +255,6 @@ def _layer_numbers(layer: int, config: BertConfig) -> dict[str, int]:
 
 ALBERT = FamilyNames(
     name="albert",
-    classes={"albert": "Albert"},
     prefix="albert.",
     bare=("embeddings", "encoder", "pooler"),
     layer_numbers=_layer_numbers,
@@ -312,7 +307,6 @@ _DISTIL, _HF_DISTIL = f"{ENCODER}encoder/layer_{{layer}}", "distilbert.transform
 
 DISTILBERT = FamilyNames(
     name="distilbert",
-    classes={"distilbert": "DistilBert"},
     prefix="distilbert.",
     bare=("embeddings", "transformer"),
     parts={

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.config import BertConfig
+from bert_jax.config import MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError, quoted
 from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ENCODER, ROBERTA, FamilyNames, Head, Name
 
@@ -54,7 +54,7 @@ def find_head(head: str, config: BertConfig) -> Head:
 
 def architecture_of(config: BertConfig, head: str) -> str:
     """The transformers class that loads a folder for this head."""
-    return family_of(config).classes[config.model_type] + find_head(head, config).suffix
+    return MODEL_TYPES[config.model_type].word + find_head(head, config).suffix
 
 
 def is_encoder(head: str, config: BertConfig) -> bool:

@@ -53,7 +53,7 @@ def encode(
     """
     x = _embeddings(g, config, f"{stem}embeddings", ids, types, positions)
     layers = f"{stem}encoder"
-    if config.family == "albert":
+    if config.has_projection:
         x = dense(g, x, f"{layers}/projection")
     added = None
     if mask is not None:
@@ -86,7 +86,7 @@ def first_position(g: Graph, x: str, path: str) -> str:
 def _embeddings(g: Graph, config: BertConfig, path: str, ids: str, types: str | None, positions: str | None) -> str:
     g.scope(path)
     x = g.op("Gather", f"{path}/word_embeddings", ids)
-    if config.family != "distilbert":
+    if config.has_token_types:
         x = g.op("Add", x, g.op("Gather", f"{path}/token_type_embeddings", 0 if types is None else types))
     if config.position_embedding_type == "absolute":
         table = f"{path}/position_embeddings"

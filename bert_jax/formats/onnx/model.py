@@ -103,7 +103,7 @@ def check_expressible(config: BertConfig) -> None:
 
 def _has_types(config: BertConfig) -> bool:
     """RoBERTa's table of types has one row in every published model, and other programs give it no types."""
-    return config.family != "distilbert" and not (config.family == "roberta" and config.type_vocab_size == 1)
+    return config.has_token_types and not (config.family == "roberta" and config.type_vocab_size == 1)
 
 
 def _encoder(g: Graph, config: BertConfig, x: str) -> None:
@@ -112,15 +112,14 @@ def _encoder(g: Graph, config: BertConfig, x: str) -> None:
 
 def _pooled_encoder(g: Graph, config: BertConfig, x: str) -> None:
     _encoder(g, config, x)
-    if config.family != "distilbert":
+    if config.has_pooler:
         g.output("pooler_output", pool(g, x, "pooler"), [ROWS, config.hidden_size])
 
 
 def vocabulary(g: Graph, config: BertConfig, x: str) -> str:
     """The scores of all tokens, [..., D] -> [..., V]."""
     x = dense(g, x, "mlm_head/transform")
-    act = "gelu" if config.family == "roberta" else config.hidden_act
-    x = layer_norm(g, activation(g, x, act, "mlm_head/activation"), "mlm_head/LayerNorm", config)
+    x = layer_norm(g, activation(g, x, config.mlm_act, "mlm_head/activation"), "mlm_head/LayerNorm", config)
     g.scope("mlm_head")
     own = DECODER_KERNEL in g.weights
     kernel = DECODER_KERNEL if own else g.op("Transpose", _decoder(config), perm=[1, 0])

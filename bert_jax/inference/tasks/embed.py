@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bert_jax.config import BertConfig
+from bert_jax.config import MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.encoder import first_position, pool
@@ -90,9 +90,10 @@ class TextEmbedding(TaskModel):
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
         super().__init__(found, **running)
-        if kind == POOLED and self.config.family == "distilbert":
+        if kind == POOLED and not self.config.has_pooler:
             raise UserError(
-                f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no DistilBERT has one; "
+                f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no "
+                f"{MODEL_TYPES[self.config.model_type].title} has one; "
                 f"expected one of {', '.join(POOLINGS)}"
             )
         if vectors.lower_case:

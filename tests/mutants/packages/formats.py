@@ -315,8 +315,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         f"{ONNX}model.py",
-        'act = "gelu" if config.family == "roberta" else config.hidden_act',
-        "act = config.hidden_act",
+        "activation(g, x, config.mlm_act,",
+        "activation(g, x, config.hidden_act,",
         "the masked-LM head of a RoBERTa in ONNX has the activation of its layers",
         ("tests/parity/test_onnx_transformers.py::test_options_of_the_config_are_in_the_graph",),
     ),

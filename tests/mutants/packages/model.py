@@ -255,7 +255,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/model/heads.py",
-        'Activation("gelu" if config.family == "roberta" else config.hidden_act, name="activation")(x_BLE)',
+        'Activation(config.mlm_act, name="activation")(x_BLE)',
         "x_BLE",
         "the masked-LM head has no activation",
         (GOLDEN,),
