@@ -5,7 +5,7 @@ Array names (`x_BLD`), docstrings (`[B, L, D]`) and einsum strings use one lette
     B  rows of a batch           H  attention heads           V  vocabulary
     L  positions (queries)       K  size of one head, D / H   N  encoder layers
     M  positions (keys)          F  feed-forward size         P  predicted (masked) positions
-    D  hidden size               E  width of the embeddings: D, except in ALBERT
+    D  hidden size               E  width of the embeddings: D, except in ALBERT and ELECTRA
     C  classes
 
 A file that needs another letter, or gives one of these another meaning, says so where the letter first stands.

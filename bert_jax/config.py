@@ -69,8 +69,8 @@ class BertConfig(ShownConfig):
         attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs and
             GPUs), "cudnn" (NVIDIA GPUs), or "auto": the kernel on TPUs where it helps, else "xla"
             (`model/attention_choice.py`).
-        model_type: "bert", "roberta", "albert", "distilbert" or another key of `MODEL_TYPES`.
-        embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
+        model_type: "bert", "roberta", "albert", "distilbert", "electra" or another key of `MODEL_TYPES`.
+        embedding_size: E, width of the embeddings in ALBERT and ELECTRA; None means `hidden_size`.
         num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.
         inner_group_num: ALBERT: layers in each group; a group is applied `num_hidden_layers / num_hidden_groups` times.
         position_embedding_type: "absolute", "relative_key" (https://arxiv.org/abs/1803.02155) or "relative_key_query"
@@ -86,7 +86,7 @@ class BertConfig(ShownConfig):
             infers it (see `losses.sequence_classification_loss`).
         bos_token_id, eos_token_id: the ids of the tokens around a text; the model does not use them.
         qa_dropout: DistilBERT: rate before the question-answering head.
-        seq_classif_dropout: DistilBERT: rate before the classifier of a sequence.
+        seq_classif_dropout: DistilBERT: rate before the classifier of a sequence or choice; ELECTRA: of a choice.
         sinusoidal_pos_embds: DistilBERT: the position table is that of https://arxiv.org/abs/1706.03762, section 3.5,
             and is not trained.
 
@@ -136,7 +136,7 @@ class BertConfig(ShownConfig):
 
     @property
     def family(self) -> str:
-        """The family whose computation `model_type` uses: "bert", "roberta", "albert" or "distilbert"."""
+        """The family whose computation `model_type` uses: "bert", "roberta", "albert", "distilbert" or "electra"."""
         return MODEL_TYPES[self.model_type].family
 
     @property
@@ -157,17 +157,22 @@ class BertConfig(ShownConfig):
     @property
     def has_projection(self) -> bool:
         """Whether a dense layer takes the embeddings to the hidden size."""
-        return self.family == "albert"
+        return self.family == "albert" or self.embedding_width != self.hidden_size
 
     @property
     def has_pooler(self) -> bool:
         """Whether the family's encoder has a pooler; some heads do without it."""
-        return self.family != "distilbert"
+        return self.family not in ("distilbert", "electra")
 
     @property
     def mlm_act(self) -> str:
         """The activation of the masked-LM head."""
-        return "gelu" if self.family == "roberta" else self.hidden_act
+        return "gelu" if self.family in ("roberta", "electra") else self.hidden_act
+
+    @property
+    def pre_classifier_act(self) -> str:
+        """The activation after the dense layer that some classifiers have in place of the pooler."""
+        return {"distilbert": "relu", "electra": "gelu"}.get(self.family, "tanh")
 
     @property
     def num_labels(self) -> int:
@@ -214,7 +219,8 @@ class BertConfig(ShownConfig):
                 base-multilingual-uncased, base-chinese, large-uncased, large-cased, or one of the 24 small
                 models of https://arxiv.org/abs/1908.08962 as "L-4_H-256"; roberta-base, roberta-large,
                 distilroberta-base, xlm-roberta-base, xlm-roberta-large; albert-base, -large, -xlarge, -xxlarge with
-                -v1 or -v2 (activation as in Google's code); distilbert-base-uncased, -cased, -multilingual-cased.
+                -v1 or -v2 (activation as in Google's code); distilbert-base-uncased, -cased, -multilingual-cased;
+                electra-small, -base, -large (the discriminators).
             **overrides: values of fields to use instead of the published ones.
 
         Raises:
@@ -370,9 +376,10 @@ def _check_parameters(config: BertConfig) -> None:
 def _check_family(config: BertConfig) -> None:
     """Raise UserError for options that a family does not have, instead of ignoring them."""
     family = config.family
-    if family != "albert":
+    if family not in ("albert", "electra"):
         of_width = config.embedding_width == config.hidden_size
         _require(config, "embedding_size", of_width, f"None: {family} has none")
+    if family != "albert":
         _require(config, "num_hidden_groups", config.num_hidden_groups is None, f"None: {family} has none")
         _require(config, "inner_group_num", config.inner_group_num == 1, f"1: {family} has no groups of layers")
     elif config.num_hidden_groups is not None:

@@ -21,6 +21,7 @@ MODEL_TYPES = {
     "camembert": ModelType("roberta", "Camembert", "CamemBERT"),
     "albert": ModelType("albert", "Albert", "ALBERT"),
     "distilbert": ModelType("distilbert", "DistilBert", "DistilBERT"),
+    "electra": ModelType("electra", "Electra", "ELECTRA"),
 }
 """Hugging Face's model types that this program knows."""
 
@@ -48,6 +49,13 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "eos_token_id": 3,
     },
     "distilbert": {"num_hidden_layers": 6},
+    "electra": {
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "seq_classif_dropout": 0.1,
+    },
 }
 
 # model_type -> our field -> transformers' key, where the two differ.
@@ -62,6 +70,7 @@ _SPELLING: dict[str, dict[str, str]] = {
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
     },
+    "electra": {"seq_classif_dropout": "summary_last_dropout"},
 }
 
 # Fields that are always written, in this order.
@@ -82,6 +91,7 @@ _OWN_OF_OTHERS = ("type_vocab_size", "layer_norm_eps", "classifier_dropout")
 _OWN = {
     "albert": (*_OWN_OF_OTHERS, "embedding_size", "num_hidden_groups", "inner_group_num"),
     "distilbert": ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
+    "electra": (*_OWN_OF_OTHERS, "embedding_size", "seq_classif_dropout"),
 }
 # Fields that every family may have; written only if they differ from transformers' defaults.
 _OPTIONAL = (
@@ -97,6 +107,8 @@ _OPTIONAL = (
 )
 # Keys of models whose layers differ from one another, or whose weights are quantized.
 _REFUSED = ("per_layer_config", "quantization_config")
+# What every published ELECTRA's config.json says of the vector of a choice.
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,8 +125,11 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
     for key in _REFUSED:
         if data.get(key):
             raise UserError(f"{key}={quoted(data[key])} is not supported; expected none")
+    for key, expected in _SUMMARY.items() if model_type == "electra" else ():
+        if data.get(key, expected) != expected:
+            raise UserError(f"{key}={quoted(data[key])} is not supported; expected {expected!r}")
     width = data.get("embedding_size")
-    if model_type != "albert" and width not in (None, data.get("hidden_size")):
+    if "embedding_size" not in _own(model_type) and width not in (None, data.get("hidden_size")):
         raise UserError(
             f"embedding_size={quoted(width)}: expected hidden_size or none; {model_type} is not ALBERT or ELECTRA"
         )
@@ -148,8 +163,9 @@ def json_of(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     absent = {**defaults, **CLASS_DEFAULTS[model_type]}
     names = _COMMON + _own(model_type) + tuple(name for name in _OPTIONAL if fields[name] != absent[name])
     found = {"model_type": model_type} | {spelling.get(name, name): fields[name] for name in names}
-    if model_type == "albert":
+    if "embedding_size" in names:
         found["embedding_size"] = fields["embedding_size"] or fields["hidden_size"]
+    if model_type == "albert":
         found["num_hidden_groups"] = fields["num_hidden_groups"] or 1
         if fields["classifier_dropout"] is None:  # only BERT's and RoBERTa's files may have null
             found["classifier_dropout_prob"] = fields["hidden_dropout_prob"]

@@ -1,7 +1,7 @@
 """The configs of published models: name -> the fields that differ from `BertConfig()`.
 
-Sources: transformers' `models/{bert,roberta,xlm_roberta,camembert,albert,distilbert}/configuration_*.py`, and Google's
-bert_config.json and albert_config.json.
+Sources: transformers' `models/{bert,roberta,xlm_roberta,camembert,albert,distilbert,electra}/configuration_*.py`, and
+Google's bert_config.json and albert_config.json.
 """
 
 from typing import Any
@@ -54,6 +54,15 @@ def _distilbert(vocab: int) -> dict[str, Any]:
     return _bert(6, 768, vocab) | {"model_type": "distilbert"}
 
 
+def _electra(layers: int, hidden: int, heads: int, embedding: int) -> dict[str, Any]:
+    return _bert(layers, hidden, 30522) | {
+        "model_type": "electra",
+        "embedding_size": embedding,
+        "num_attention_heads": heads,
+        "seq_classif_dropout": 0.1,
+    }
+
+
 _ALBERT_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16), "xlarge": (24, 2048, 16), "xxlarge": (12, 4096, 64)}
 
 PRESETS: dict[str, dict[str, Any]] = (
@@ -88,5 +97,8 @@ PRESETS: dict[str, dict[str, Any]] = (
         "distilbert-base-uncased": _distilbert(30522),
         "distilbert-base-cased": _distilbert(28996),
         "distilbert-base-multilingual-cased": _distilbert(119547),
+        "electra-small": _electra(12, 256, 4, embedding=128),
+        "electra-base": _electra(12, 768, 12, embedding=768),
+        "electra-large": _electra(24, 1024, 16, embedding=1024),
     }
 )

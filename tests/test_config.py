@@ -30,7 +30,7 @@ from bert_jax.presets import PRESETS
         ("dtype", "float16"),
         ("remat", "some"),
         ("activation_dtype", "float16"),
-        ("model_type", "electra"),
+        ("model_type", "deberta"),
         ("labels", ()),
         ("labels", ["a", "b"]),
         ("problem_type", "ranking"),
@@ -259,7 +259,8 @@ def test_without_a_pad_token_the_family_s_own_is_meant(model_type, expected):
 @pytest.mark.parametrize(
     "other",
     [
-        {"model_type": "electra"},
+        {"model_type": "deberta"},
+        {"summary_type": "mean", "model_type": "electra"},
         {"position_embedding_type": "alibi"},
         {"embedding_size": 128, "hidden_size": 768},
         {"pruned_heads": {"0": "ab"}},

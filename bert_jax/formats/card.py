@@ -60,7 +60,7 @@ def model_card(
         [
             front,
             f"# {name}\n",
-            f"A {MODEL_TYPES[config.model_type].title} ({size}), written by bert_jax for {purpose}.\n",
+            f"{MODEL_TYPES[config.model_type].title} ({size}), written by bert_jax for {purpose}.\n",
             "## How it was trained\n",
             _training(card),
             "## How to load it\n",

@@ -80,7 +80,7 @@ class Embeddings(nn.Module):
 
     Parameters: word_embeddings [V, E], position_embeddings [max_position_embeddings, E], token_type_embeddings
     [type_vocab_size, E], LayerNorm. The tables are float32 and truncated normal (the row of [PAD] too), except for a
-    position table of sinusoids, which gets no gradient. E equals D except in ALBERT.
+    position table of sinusoids, which gets no gradient. E equals D except in ALBERT and ELECTRA.
     """
 
     config: BertConfig

@@ -190,8 +190,8 @@ def _has_encoder(memory: Memory, cached: LayerCache | None) -> bool:
 class Encoder(nn.Module):
     """The layers, each with its parameters in a subtree `layer_i`.
 
-    They run in a Python loop, which is faster than a scan and takes the same time to compile. ALBERT first projects the
-    embeddings (`projection`, dense E -> D), then applies a few layers repeatedly, in the order
+    They run in a Python loop, which is faster than a scan and takes the same time to compile. ALBERT and ELECTRA first
+    project the embeddings (`projection`, dense E -> D). ALBERT applies a few layers repeatedly, in the order
     `BertConfig.layer_order`.
     """
 
@@ -257,13 +257,14 @@ class Bert(nn.Module):
     """The bare encoder: ids in, hidden states out (https://arxiv.org/abs/1810.04805).
 
     `config.model_type` makes it a RoBERTa (https://arxiv.org/abs/1907.11692), an ALBERT
-    (https://arxiv.org/abs/1909.11942) or a DistilBERT (https://arxiv.org/abs/1910.01108).
+    (https://arxiv.org/abs/1909.11942), a DistilBERT (https://arxiv.org/abs/1910.01108) or an ELECTRA
+    (https://arxiv.org/abs/2003.10555).
 
     Attributes:
         config: the architecture.
         constrain: applied to the activations [B, L, D] after the embeddings and after each layer, for example a
             mesh's sharding constraint.
-        add_pooler: False omits the pooler and its parameters. DistilBERT never has one.
+        add_pooler: False omits the pooler and its parameters. DistilBERT and ELECTRA never have one.
     """
 
     config: BertConfig

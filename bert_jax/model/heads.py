@@ -19,10 +19,12 @@ from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout, product
 from bert_jax.model.task_heads import (
     BertForMultipleChoice,
     BertForQuestionAnswering,
+    BertForReplacedTokenDetection,
     BertForSequenceClassification,
     BertForTokenClassification,
     classifier_rate,
     dropout_key,
+    only_in,
 )
 
 
@@ -95,7 +97,7 @@ class CausalLMOutput:
 class MaskedLMHead(nn.Module):
     """Dense, activation, LayerNorm, then a product with the token table (tied) plus a bias of its own. No dropout.
 
-    The activation is `hidden_act`; in RoBERTa it is always the exact gelu.
+    The activation is `hidden_act`; in RoBERTa and ELECTRA it is always the exact gelu.
 
     Parameters: transform (dense D -> E), LayerNorm, bias float32 [V]; without `tie_word_embeddings` also decoder
     float32 [V, E], which replaces the token table in the product.
@@ -130,7 +132,7 @@ class BertForPreTraining(nn.Module):
     """Masked LM and next sentence prediction; in ALBERT sentence order prediction, with dropout before that head.
 
     Takes `Bert`'s arguments, `mlm_positions` (see `MaskedLMHead`), and `decode`: False returns `undecoded` instead of
-    `prediction_logits`. RoBERTa and DistilBERT were trained without sentence pairs: their pretraining model is
+    `prediction_logits`. The other families were trained without sentence pairs: their pretraining model is
     `BertForMaskedLM`.
     """
 
@@ -138,7 +140,7 @@ class BertForPreTraining(nn.Module):
     constrain: Callable[[Array], Array] = identity
 
     def setup(self):
-        _only_in(self.config, "pretraining", "bert", "albert")
+        only_in(self.config, "pretraining", "bert", "albert")
         self.bert = Bert(self.config, self.constrain)
         self.mlm_head = MaskedLMHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
@@ -197,7 +199,7 @@ class BertForNextSentencePrediction(nn.Module):
     constrain: Callable[[Array], Array] = identity
 
     def setup(self):
-        _only_in(self.config, "nsp", "bert")
+        only_in(self.config, "nsp", "bert")
         self.bert = Bert(self.config, self.constrain)
         self.nsp_head = NextSentenceHead(self.config)
 
@@ -222,7 +224,7 @@ class BertLMHeadModel(nn.Module):
     constrain: Callable[[Array], Array] = identity
 
     def setup(self):
-        _only_in(self.config, "causal-lm", "bert", "roberta")
+        only_in(self.config, "causal-lm", "bert", "roberta", "electra")
         if not self.config.is_decoder:
             raise UserError("is_decoder=False: a causal LM would see the tokens that it predicts; expected True")
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
@@ -241,11 +243,6 @@ class BertLMHeadModel(nn.Module):
         )
 
 
-def _only_in(config: BertConfig, head: str, *families: str) -> None:
-    if config.family not in families:
-        raise UserError(f"head={head!r}: {config.model_type} has no such head; expected family {' or '.join(families)}")
-
-
 HEADS: dict[str, Callable[[BertConfig], nn.Module]] = {
     "pretraining": BertForPreTraining,
     "mlm": BertForMaskedLM,
@@ -257,4 +254,5 @@ HEADS: dict[str, Callable[[BertConfig], nn.Module]] = {
     "question-answering": BertForQuestionAnswering,
     "multiple-choice": BertForMultipleChoice,
     "causal-lm": BertLMHeadModel,
+    "replaced-token-detection": BertForReplacedTokenDetection,
 }

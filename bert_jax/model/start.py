@@ -79,8 +79,8 @@ def check_start(start: StartConfig, model: BertConfig) -> None:
     """Raises UserError, naming the field, if a model cannot start like this."""
     if start.positions == "fourier":
         why = ""
-        if model.family == "albert":
-            why = "an ALBERT, whose layers see its position table only through a projection"
+        if model.has_projection:
+            why = "a model whose layers see its position table only through a projection"
         elif model.position_embedding_type != "absolute" or model.sinusoidal_pos_embds:
             why = "a model without a position table that is trained"
         elif model.head_dim < NARROWEST or model.head_dim > model.hidden_size:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -16,7 +15,7 @@ from jax import Array
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert, BertOutput, identity, tuple_on_request
-from bert_jax.model.layers import Dense, DropoutKey, dropout
+from bert_jax.model.layers import Activation, Dense, DropoutKey, activate, dropout
 
 
 @struct.dataclass
@@ -24,7 +23,8 @@ class ClassifierOutput:
     """The output of the classifiers.
 
     Attributes:
-        logits: float32; [B, C] for sequences, [B, L, C] for tokens, [B, choices] for choices.
+        logits: float32; [B, C] for sequences, [B, L, C] for tokens, [B, L] for replaced tokens, [B, choices] for
+            choices.
         hidden_states, attentions: as in `BertOutput`; for choices they have B · choices rows.
     """
 
@@ -51,8 +51,8 @@ class QuestionAnsweringOutput:
 class BertForSequenceClassification(nn.Module):
     """`num_labels` scores for a sequence (for regression: values). Takes `Bert`'s arguments.
 
-    BERT and ALBERT classify the pooled vector, after dropout. RoBERTa and DistilBERT have a dense layer
-    `pre_classifier` instead of the pooler: dropout, dense, tanh, dropout in RoBERTa; dense, ReLU, dropout in
+    BERT and ALBERT classify the pooled vector, after dropout. The others have a dense layer `pre_classifier` instead of
+    the pooler: dropout, dense, tanh, dropout in RoBERTa; the same with GELU in ELECTRA; dense, ReLU, dropout in
     DistilBERT.
     """
 
@@ -63,7 +63,7 @@ class BertForSequenceClassification(nn.Module):
         config = self.config
         self.bert = Bert(config, self.constrain, add_pooler=config.family != "roberta")
         self.pre_classifier = None
-        if config.family in ("roberta", "distilbert"):
+        if config.family == "roberta" or not config.has_pooler:
             self.pre_classifier = Dense(config, config.hidden_size)
         self.classifier = Dense(config, config.num_labels, out_dtype=jnp.float32)
 
@@ -71,14 +71,16 @@ class BertForSequenceClassification(nn.Module):
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         rate = self.config.seq_classif_dropout if self.config.family == "distilbert" else classifier_rate(self.config)
-        x_BD = _summary(self.config, output, self.pre_classifier, rate, dropout_key(self, deterministic))
+        twice = self.config.family in ("roberta", "electra")
+        x_BD = _summary(self.config, output, self.pre_classifier, rate, dropout_key(self, deterministic), twice)
         return ClassifierOutput(self.classifier(x_BD), output.hidden_states, output.attentions)
 
 
 class BertForMultipleChoice(nn.Module):
     """One score for each choice. Takes `Bert`'s arguments with an axis of choices after B: ids [B, choices, L].
 
-    It scores the pooled vector, after dropout; DistilBERT has dense, ReLU, dropout instead of the pooler.
+    It scores the pooled vector, after dropout; instead of the pooler DistilBERT has dense, ReLU, dropout, and ELECTRA
+    dense, GELU, dropout.
     """
 
     config: BertConfig
@@ -87,7 +89,7 @@ class BertForMultipleChoice(nn.Module):
     def setup(self):
         config = self.config
         self.bert = Bert(config, self.constrain)
-        self.pre_classifier = Dense(config, config.hidden_size) if config.family == "distilbert" else None
+        self.pre_classifier = None if config.has_pooler else Dense(config, config.hidden_size)
         self.classifier = Dense(config, 1, out_dtype=jnp.float32)
 
     @tuple_on_request
@@ -111,8 +113,8 @@ class BertForMultipleChoice(nn.Module):
             for array in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
         output: Any = self.bert(ids, mask, types, positions, head_mask, embeds, deterministic=deterministic, **options)
-        rates = {"roberta": self.config.hidden_dropout_prob, "distilbert": self.config.seq_classif_dropout}
-        rate = rates.get(self.config.family, classifier_rate(self.config))
+        rate = self.config.hidden_dropout_prob if self.config.family == "roberta" else classifier_rate(self.config)
+        rate = rate if self.config.has_pooler else self.config.seq_classif_dropout
         x_RD = _summary(self.config, output, self.pre_classifier, rate, dropout_key(self, deterministic))
         logits = self.classifier(x_RD).reshape(-1, choices)
         return ClassifierOutput(logits, output.hidden_states, output.attentions)
@@ -134,6 +136,35 @@ class BertForTokenClassification(nn.Module):
         key = dropout_key(self, deterministic)
         x_BLD = dropout(output.last_hidden_state, classifier_rate(self.config), key)
         return ClassifierOutput(self.classifier(x_BLD), output.hidden_states, output.attentions)
+
+
+class Detector(nn.Module):
+    """Dense, activation, dense: [B, L, D] -> float32 [B, L] (https://arxiv.org/abs/2003.10555, section 2)."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x_BLD: Array) -> Array:
+        x_BLD = Dense(self.config, self.config.hidden_size, name="transform")(x_BLD)
+        x_BLD = Activation(self.config.hidden_act, name="activation")(x_BLD)
+        return Dense(self.config, 1, out_dtype=jnp.float32, name="output")(x_BLD)[..., 0]
+
+
+class BertForReplacedTokenDetection(nn.Module):
+    """A score for each position, positive where a token was replaced; only ELECTRA has it. Takes `Bert`'s arguments."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        only_in(self.config, "replaced-token-detection", "electra")
+        self.bert = Bert(self.config, self.constrain)
+        self.detector = Detector(self.config)
+
+    @tuple_on_request
+    def __call__(self, *inputs: Array, **options: Any) -> ClassifierOutput:
+        output: Any = self.bert(*inputs, **options)
+        return ClassifierOutput(self.detector(output.last_hidden_state), output.hidden_states, output.attentions)
 
 
 class BertForQuestionAnswering(nn.Module):
@@ -159,6 +190,12 @@ class BertForQuestionAnswering(nn.Module):
         return QuestionAnsweringOutput(logits[..., 0], logits[..., 1], output.hidden_states, output.attentions)
 
 
+def only_in(config: BertConfig, head: str, *families: str) -> None:
+    """Raises UserError unless the config is of a family that has the head."""
+    if config.family not in families:
+        raise UserError(f"head={head!r}: {config.model_type} has no such head; expected family {' or '.join(families)}")
+
+
 def classifier_rate(config: BertConfig) -> float:
     """The dropout rate before a classifier."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
@@ -170,16 +207,21 @@ def dropout_key(module: nn.Module, deterministic: bool) -> DropoutKey | None:
 
 
 def _summary(
-    config: BertConfig, output: BertOutput, pre_classifier: Dense | None, rate: float, key: DropoutKey | None
+    config: BertConfig,
+    output: BertOutput,
+    pre_classifier: Dense | None,
+    rate: float,
+    key: DropoutKey | None,
+    twice: bool = False,
 ) -> Array:
-    """The vectors [B, D] that the classifier takes, one per sequence."""
+    """The vectors [B, D] that the classifier takes, one per sequence; `twice`: dropout before `pre_classifier` too."""
     if pre_classifier is None:
         assert output.pooler_output is not None
         return dropout(output.pooler_output, rate, key)
     first_BD = output.last_hidden_state[:, 0]
-    if config.family == "distilbert":
-        return dropout(jax.nn.relu(pre_classifier(first_BD)), rate, key)
-    return dropout(jnp.tanh(pre_classifier(dropout(first_BD, rate, key))), rate, key, site=1)
+    if twice:
+        first_BD = dropout(first_BD, rate, key)
+    return dropout(activate(pre_classifier(first_BD), config.pre_classifier_act), rate, key, site=int(twice))
 
 
 def _number_of_choices(input_ids: Array | None, inputs_embeds: Array | None) -> int:

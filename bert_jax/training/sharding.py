@@ -51,11 +51,11 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("activation/(weight|alpha_p|alpha_n)", (P(),)),
     Rule("(pooler|pre_classifier)/kernel", (P(PIECES, None),)),
     Rule("(pooler|pre_classifier)/bias", (P(),)),
-    Rule("mlm_head/transform/kernel", (P(PIECES, None),)),
-    Rule("mlm_head/transform/bias", (P(),)),
+    Rule("(mlm_head|detector)/transform/kernel", (P(PIECES, None),)),
+    Rule("(mlm_head|detector)/transform/bias", (P(),)),
     Rule("mlm_head/bias", (P("tensor"), P())),
     Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
-    Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
+    Rule("(nsp_head|qa_head|classifier|detector/output)/(kernel|bias)", (P(),)),
     Rule("class_weights", (P(),)),  # of an objective
 )
 """Path pattern -> PartitionSpec. A pattern matches the end of a leaf's path, so that an optimizer's moments

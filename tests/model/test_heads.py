@@ -95,24 +95,34 @@ DISTILBERT = {
     "distilbert-base-cased": (65_190_912, 65_812_036, 65_783_042),
     "distilbert-base-multilingual-cased": (134_734_080, 135_445_755, 135_326_210),
 }
+# The encoder, the masked LM and the discriminator.
+ELECTRA = {
+    "electra-small": (13_483_008, 13_546_682, 13_549_057),
+    "electra-base": (108_891_648, 109_514_298, 109_483_009),
+    "electra-large": (334_092_288, 335_174_458, 335_142_913),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     some(
-        ROBERTA | ALBERT | DISTILBERT,
+        ROBERTA | ALBERT | DISTILBERT | ELECTRA,
         "distilroberta-base",
         "albert-base-v2",
         "albert-xxlarge-v2",
         "distilbert-base-cased",
+        "electra-small",
+        "electra-base",
     ),
 )
 def test_published_sizes_of_the_other_families_have_the_published_parameter_counts(name):
     heads = ("encoder-no-pooler", "encoder", "mlm", "pretraining")
     if name in DISTILBERT:
         heads = ("encoder", "mlm", "sequence-classification")
-    expected = (ROBERTA | ALBERT | DISTILBERT)[name]
+    if name in ELECTRA:
+        heads = ("encoder", "mlm", "replaced-token-detection")
+    expected = (ROBERTA | ALBERT | DISTILBERT | ELECTRA)[name]
     assert tuple(count(HEADS[head](BertConfig.preset(name))) for head in heads[: len(expected)]) == expected
 
 
@@ -207,9 +217,11 @@ def test_every_head_is_in_the_table():
     assert set(HEADS) == {
         "pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler", "sequence-classification",
         "token-classification", "question-answering", "multiple-choice", "causal-lm",
+        "replaced-token-detection",
     }  # fmt: skip
     for name, head in HEADS.items():
-        config = CONFIG.replace(is_decoder=name == "causal-lm")
+        family = "electra" if name == "replaced-token-detection" else "bert"
+        config = CONFIG.replace(is_decoder=name == "causal-lm", model_type=family)
         jax.eval_shape(lambda head=head, config=config: head(config).init(jax.random.key(0), IDS))
 
 

@@ -19,7 +19,16 @@ def test_absent_keys_are_what_transformers_class_takes_for_them(model_type):
 
 
 @pytest.mark.parametrize(
-    "name", ["mini", "roberta-base", "xlm-roberta-base", "albert-base-v1", "distilbert-base-cased"]
+    "name",
+    [
+        "mini",
+        "roberta-base",
+        "xlm-roberta-base",
+        "albert-base-v1",
+        "distilbert-base-cased",
+        "electra-small",
+        "electra-base",
+    ],
 )
 def test_transformers_reads_what_we_write_and_we_what_it_writes(name, tmp_path):
     labels = ("no", "yes", "maybe")

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 import transformers
@@ -55,12 +56,13 @@ TYPES: dict[str, dict[str, Any]] = {
         "classifier_dropout": 0.3,
     },
     "distilbert": {},
+    "electra": {"embedding_size": 12, "classifier_dropout": 0.3, "seq_classif_dropout": 0.2},
 }
 CASES = [
     (model_type, head)
-    for model_type in ("bert", "roberta", "albert", "distilbert")
+    for model_type in ("bert", "roberta", "albert", "distilbert", "electra")
     for head in FAMILIES[model_type].heads
-    if (model_type, head) != ("distilbert", "encoder-no-pooler")  # the same as its encoder
+    if head != "encoder-no-pooler" or BertConfig(model_type=model_type).has_pooler  # else the same as the encoder
 ]
 CASES += [(model_type, head) for model_type in ("xlm-roberta", "camembert") for head in ("mlm", "multiple-choice")]
 # RoBERTa's masked-LM head keeps its gelu whatever the layers have; the groups of three layers of ALBERT are 0, 0, 1.
@@ -73,6 +75,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("roberta", "sequence-classification", {"problem_type": "regression"}),
     ("distilbert", "sequence-classification", {"problem_type": "multi_label_classification"}),
     ("albert", "sequence-classification", {"problem_type": "multi_label_classification", "embedding_size": 32}),
+    ("electra", "mlm", {"tie_word_embeddings": False, "hidden_act": "prelu", "embedding_size": 32}),
+    ("electra", "replaced-token-detection", {"hidden_act": "prelu", "embedding_size": 32}),
+    ("electra", "sequence-classification", {"problem_type": "regression", "labels": ("value",)}),
     ("albert", "encoder", {"num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2}),
 ]
 
@@ -115,7 +120,7 @@ def make_inputs(config: BertConfig, head: str) -> dict[str, np.ndarray]:
     # transformers blocks the gradient of the padding row, and the scores of an answer are over padding too.
     ids = ids if head == "question-answering" else np.where(valid, ids, config.pad_token_id)
     inputs = {"input_ids": ids, "attention_mask": valid.astype(np.int64)}
-    if config.family in ("bert", "albert"):
+    if config.family in ("bert", "albert", "electra"):
         inputs["token_type_ids"] = rng.integers(0, 2, size=(rows, length)) * valid
     if head == "multiple-choice":
         inputs = {name: array.reshape(1, rows, length) for name, array in inputs.items()}
@@ -138,6 +143,8 @@ def make_labels(config: BertConfig, head: str, inputs: dict[str, np.ndarray]) ->
             return {"labels": np.where(valid, ids, -100)}
         case "nsp":
             return {"labels": sentences}
+        case "replaced-token-detection":
+            return {"labels": rng.integers(0, 2, ids.shape)}
         case "token-classification":
             return {"labels": np.where(valid, rng.integers(0, count, ids.shape), -100)}
         case "question-answering":
@@ -171,6 +178,9 @@ def our_loss(config: BertConfig, head: str, output: Any, labels: Any, valid: Any
             return causal_lm_loss(output.logits, labels["labels"])
         case "sequence-classification":
             return sequence_classification_loss(output.logits, labels["labels"], config.problem_type)
+        case "replaced-token-detection":
+            losses = optax.sigmoid_binary_cross_entropy(output.logits, labels["labels"])
+            return (losses * valid).sum() / valid.sum()
         case "token-classification":
             return token_classification_loss(output.logits, labels["labels"])
         case "question-answering":

@@ -31,11 +31,18 @@ CONFIGS = {
     "Roberta": transformers.RobertaConfig(**SIZES, max_position_embeddings=16),
     "XLMRoberta": transformers.XLMRobertaConfig(**SIZES, max_position_embeddings=16),
     "Albert": transformers.AlbertConfig(**SIZES, max_position_embeddings=16, embedding_size=4, inner_group_num=2, num_hidden_groups=2),
+    "Electra": transformers.ElectraConfig(**SIZES, max_position_embeddings=16, embedding_size=4),
     "DistilBert": transformers.DistilBertConfig(vocab_size=11, dim=8, n_layers=2, n_heads=2, hidden_dim=12, max_position_embeddings=16),
 }  # fmt: skip
 TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice", "ForMaskedLM", "Model"]  # fmt: skip
 MODELS = [f"{family}{task}" for family in CONFIGS for task in TASKS]
-MODELS += ["BertForPreTraining", "BertForNextSentencePrediction", "BertLMHeadModel", "AlbertForPreTraining"]
+MODELS += [
+    "BertForPreTraining",
+    "BertForNextSentencePrediction",
+    "BertLMHeadModel",
+    "AlbertForPreTraining",
+    "ElectraForPreTraining",
+]
 
 
 def in_flax(model: nn.Module) -> dict[str, np.ndarray]:

@@ -34,12 +34,12 @@ pytestmark = pytest.mark.parity
 
 OPTIONS = [
     ("bert", "causal-lm", {"add_cross_attention": True}),
-    *((model_type, "mlm", {"tie_word_embeddings": False}) for model_type in ("bert", "roberta", "albert", "distilbert")),
-    *((model_type, "mlm", {"hidden_act": "prelu"}) for model_type in ("bert", "roberta", "albert", "distilbert")),
+    *((model_type, "mlm", {"tie_word_embeddings": False}) for model_type in FAMILIES),
+    *((model_type, "mlm", {"hidden_act": "prelu"}) for model_type in FAMILIES),
     ("albert", "encoder", {"num_hidden_groups": 2, "inner_group_num": 2}),
     ("distilbert", "mlm", {"sinusoidal_pos_embds": True}),
 ]  # fmt: skip
-SENTENCES = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert")
+SENTENCES = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert", "electra")
 ENCODERS = [case for case in CASES if case[1] in ("encoder", "encoder-no-pooler")]
 READ = [(form, *case) for form in FORMATS for case in CASES if is_written(form, *case)]
 
@@ -169,7 +169,7 @@ def test_what_we_write_in_shards_is_read_here_and_there(model_type, head, tmp_pa
 
 def tokenizer_of(model_type: str, folder: Path) -> Tokenizer:
     match model_type:
-        case "bert" | "distilbert":
+        case "bert" | "distilbert" | "electra":
             pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "Hello", "##s", ",", ".", "w"]
             write(folder, vocab__txt="\n".join(pieces) + "\n", tokenizer_config__json={"do_lower_case": False})
         case "roberta":

@@ -9,18 +9,20 @@ import transformers
 from sentence_transformers.backend.utils import backend_should_export
 
 from bert_jax.formats.convert import convert
+from bert_jax.formats.names.parameters import FAMILIES
 from tests.parity.model_folders import CASES, config_of, make_inputs, reference, write_folder
 
 pytestmark = pytest.mark.parity
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 OPTIONS = [
-    *((model_type, "mlm", {"tie_word_embeddings": False}) for model_type in ("bert", "roberta", "albert", "distilbert")),
+    *((model_type, "mlm", {"tie_word_embeddings": False}) for model_type in FAMILIES),
     ("bert", "encoder", {"hidden_act": "gelu_new"}),
     ("roberta", "mlm", {"hidden_act": "relu"}),
     ("roberta", "sequence-classification", {"type_vocab_size": 1}),
     ("albert", "encoder", {"num_hidden_layers": 3, "num_hidden_groups": 2, "inner_group_num": 2}),
     ("distilbert", "mlm", {"sinusoidal_pos_embds": True}),
+    ("electra", "replaced-token-detection", {"hidden_act": "prelu", "embedding_size": 32}),
 ]  # fmt: skip
 
 

@@ -85,6 +85,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"hidden_act": "xielu", "pad_token_id": 1},
     "albert": {"embedding_size": 16, "num_hidden_groups": 1},
     "distilbert": {},
+    "electra": {"embedding_size": 16},
 }
 FAMILY_CONFIGS = {name: CONFIG.replace(model_type=name, **fields) for name, fields in FAMILIES.items()}
 # What the names of Hugging Face's files say that a model has; a decoder has what no other has.

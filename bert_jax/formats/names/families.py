@@ -1,11 +1,12 @@
-"""The names of each family's parameters in Hugging Face's files: BERT, RoBERTa, ALBERT, DistilBERT.
+"""The names of each family's parameters in Hugging Face's files: BERT, RoBERTa, ALBERT, DistilBERT, ELECTRA.
 
 A table consists of rows, parts (groups of rows) and heads (groups of parts); first come the parts that families share.
 
 RoBERTa has BERT's layers; its sequence classifier has a dense layer of its own in place of the pooler. ALBERT's
 embeddings have a width of their own, and a projection takes them to the hidden size; its encoder applies a few stored
 layers repeatedly; its sentence pair head predicts the order (SOP) and is our `nsp_head`. DistilBERT has no token types
-and no pooler; its sequence classifier has a dense layer instead.
+and no pooler; its sequence classifier has a dense layer instead. ELECTRA has no pooler either; its embeddings may
+have a width of their own, its generator is our masked LM, and its discriminator has a head that finds replaced tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -344,4 +345,50 @@ DISTILBERT = FamilyNames(
         "multiple-choice": Head("ForMultipleChoice", (*ENCODER_PARTS, "pre_classifier", "choice")),
     },
     tied=(Tied("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight", "mlm_head"),),
+)
+
+
+ELECTRA = FamilyNames(
+    name="electra",
+    prefix="electra.",
+    bare=("embeddings", "embeddings_project", "encoder"),
+    parts={
+        "embeddings": (
+            *embeddings("electra."),
+            *(
+                row._replace(when=lambda config: config.has_projection)
+                for row in dense(f"{ENCODER}encoder/projection", "electra.embeddings_project", "E", "D")
+            ),
+        ),
+        "layers": layers("electra."),
+        "mlm_head": (  # its activation is always gelu, which has no parameters
+            *dense("mlm_head/transform", "generator_predictions.dense", "D", "E"),
+            *layer_norm("mlm_head/LayerNorm", "generator_predictions.LayerNorm", "E"),
+            Name("mlm_head/bias", "generator_lm_head.bias", ("V",)),
+            Name("mlm_head/decoder", "generator_lm_head.weight", ("V", "E"), when=untied),
+        ),
+        "detector": (
+            *dense("detector/transform", "discriminator_predictions.dense", "D", "D"),
+            *activation("detector/activation", "discriminator_predictions.activation"),
+            *dense("detector/output", "discriminator_predictions.dense_prediction", "D", 1),
+        ),
+        "pre_classifier": dense("pre_classifier", "classifier.dense", "D", "D"),
+        "out_proj": dense("classifier", "classifier.out_proj", "D", "C"),
+        "classifier": dense("classifier", "classifier", "D", "C"),
+        "qa_head": dense("qa_head", "qa_outputs", "D", 2),
+        "summary": dense("pre_classifier", "sequence_summary.summary", "D", "D"),
+        "choice": dense("classifier", "classifier", "D", 1),
+    },
+    heads={
+        "replaced-token-detection": Head("ForPreTraining", (*ENCODER_PARTS, "detector")),
+        "mlm": Head("ForMaskedLM", (*ENCODER_PARTS, "mlm_head")),
+        "encoder": Head("Model", ENCODER_PARTS),
+        "encoder-no-pooler": Head("Model", ENCODER_PARTS),
+        "sequence-classification": Head("ForSequenceClassification", (*ENCODER_PARTS, "pre_classifier", "out_proj")),
+        "token-classification": Head("ForTokenClassification", (*ENCODER_PARTS, "classifier")),
+        "question-answering": Head("ForQuestionAnswering", (*ENCODER_PARTS, "qa_head")),
+        "multiple-choice": Head("ForMultipleChoice", (*ENCODER_PARTS, "summary", "choice")),
+        "causal-lm": Head("ForCausalLM", (*ENCODER_PARTS, "mlm_head")),
+    },
+    tied=(Tied("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight", "mlm_head"),),
 )

@@ -11,9 +11,9 @@ import numpy as np
 
 from bert_jax.config import MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError, quoted
-from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ENCODER, ROBERTA, FamilyNames, Head, Name
+from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ELECTRA, ENCODER, ROBERTA, FamilyNames, Head, Name
 
-FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
+FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT, ELECTRA)}
 
 _OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}  # TensorFlow's words, in files from before 2019
 _BUFFERS = (

@@ -38,7 +38,7 @@ def build_graph(
     token_type_ids if the model tells more than one type apart. Outputs are float32:
 
     - last_hidden_state [B, L, D], and pooler_output [B, D] if there is a pooler
-    - logits: [B, L, V], [B, C], [B, 2] for nsp, [B, L, C] or [B, choices]
+    - logits: [B, L, V], [B, C], [B, 2] for nsp, [B, L, C], [B, L] for replaced tokens, or [B, choices]
     - start_logits, end_logits [B, L]
     - prediction_logits [B, L, V], and seq_relationship_logits (in ALBERT sop_logits) [B, 2], for pretraining
 
@@ -148,9 +148,8 @@ def _summary(g: Graph, config: BertConfig, x: str) -> str:
     """The vectors [B, D] that a classifier takes."""
     if "pre_classifier/kernel" not in g.weights:
         return pool(g, x, f"{ENCODER}pooler")
-    if config.family == "distilbert":
-        return g.op("Relu", dense(g, first_position(g, x, "pre_classifier"), "pre_classifier"))
-    return pool(g, x, "pre_classifier")
+    x = dense(g, first_position(g, x, "pre_classifier"), "pre_classifier")
+    return activation(g, x, config.pre_classifier_act, "")
 
 
 def _sequence(g: Graph, config: BertConfig, x: str) -> None:
@@ -165,6 +164,11 @@ def _choice(g: Graph, config: BertConfig, x: str) -> None:
 
 def _tokens(g: Graph, config: BertConfig, x: str) -> None:
     g.output("logits", dense(g, x, "classifier"), [*_PER_TOKEN, config.num_labels])
+
+
+def _detection(g: Graph, config: BertConfig, x: str) -> None:
+    x = activation(g, dense(g, x, "detector/transform"), config.hidden_act, "detector/activation")
+    g.output("logits", g.op("Squeeze", dense(g, x, "detector/output"), [2]), _PER_TOKEN)
 
 
 def _answer(g: Graph, config: BertConfig, x: str) -> None:
@@ -184,4 +188,5 @@ HEAD_OUTPUTS: dict[str, Outputs] = {
     "question-answering": _answer,
     "multiple-choice": _choice,
     "causal-lm": _masked_lm,
+    "replaced-token-detection": _detection,
 }

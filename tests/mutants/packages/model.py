@@ -10,6 +10,7 @@ START = "bert_jax/model/start.py"
 LOSSES = "bert_jax/model/losses.py"
 CONFIG_JSON = "bert_jax/config_json.py"
 OF_FAMILIES = "tests/model/test_families.py"
+OF_FAMILY_PARITY = "tests/parity/test_families_transformers.py::test_each_head_of_each_family_equals_transformers"
 OF_OBJECTIVES = "tests/training/test_task_objectives.py"
 GOLDEN = "tests/model/test_golden.py::test_the_pretraining_model_and_both_losses_give_the_golden_values"
 FORMULA = "tests/model/test_attention.py::test_attention_is_the_formula"
@@ -259,6 +260,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "x_BLE",
         "the masked-LM head has no activation",
         (GOLDEN,),
+    ),
+    Mutant(
+        "bert_jax/config.py",
+        '{"distilbert": "relu", "electra": "gelu"}',
+        '{"distilbert": "relu"}',
+        "an ELECTRA's classifier has RoBERTa's tanh",
+        (f"{OF_FAMILY_PARITY}[electra-multiple-choice]",),
     ),
     Mutant(
         LOSSES,
