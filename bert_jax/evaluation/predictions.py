@@ -34,6 +34,11 @@ def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
     config = read_summed(folder / "config.json")
     if "task" not in config:
         raise UserError(f"{folder}: not a fine-tuning run; only these have predictions")
+    if config["task"] not in tuple(KINDS):
+        raise UserError(
+            f"{folder}: its task {quoted(config['task'])} is one of your own, which score does not know; the run wrote "
+            f"its scores to {folder / 'report' / 'metrics.json'}"
+        )
     files = sorted((folder / "predictions").glob("*.jsonl")) if (folder / "predictions").exists() else []
     if not files:
         raise FileNotFoundError(f"{folder}: has no predictions/*.jsonl; a run writes them when it ends")

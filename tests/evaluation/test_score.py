@@ -461,7 +461,12 @@ def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, ca
     write(tmp_path / "young/config.json", json.dumps({"task": "rte"}))
     (tmp_path / "pretraining").mkdir()
     write(tmp_path / "pretraining/config.json", json.dumps({"phases": []}))
+    own = tmp_path / "own"
+    (own / "predictions").mkdir(parents=True)
+    write(own / "config.json", json.dumps({"task": "stars"}))
+    write_rows(own / "predictions/dev.jsonl", [{"id": "0", "gold": "4", "label": "5"}])
     for words, says in (
+        ([str(own)], "its task 'stars' is one of your own, which score does not know; the run wrote its scores to"),
         (["rte"], "rte: no such run directory; to score other files say TASK GOLD PREDICTIONS"),
         ([str(tmp_path / "young")], "young: has no predictions/*.jsonl; a run writes them when it ends"),
         ([str(tmp_path / "pretraining")], "pretraining: not a fine-tuning run"),
