@@ -81,7 +81,7 @@ def test_the_program_trains_vectors_whose_cosines_are_the_scores(tmp_path: Path,
     write_model(tmp_path / "MODEL", max_position_embeddings=48)
     monkeypatch.chdir(tmp_path)
     assert main(["convert", "MODEL", "my-encoder", "--to", "sentence-transformers", "--pooling", "mean+normalize"]) == 0
-    (block,) = blocks_of("docs/finetuning.md", "py")
+    block, _ = blocks_of("docs/finetuning.md", "py")
     exec(block.code.replace("epochs, length, rate = 32, 3, 48, 5e-4", "epochs, length, rate = 32, 40, 48, 5e-3"), {})
 
     def worst(folder: str) -> float:
@@ -103,6 +103,19 @@ def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
     task = open_task(config, Tokenizer.from_vocabulary(VOCABULARY, cased=False))
     assert task.labels == ("no", "yes")
     assert task.train.targets["labels"].tolist() == [1, 0, 1]
+
+
+def test_a_reader_and_a_metric_are_added_as_the_guide_says(tmp_path: Path, monkeypatch):
+    _, block = blocks_of("docs/finetuning.md", "py")
+    monkeypatch.setitem(TASKS, "stars", TASKS["rte"])  # so that it is taken away again
+    exec(block.code, {})
+    file = tmp_path / "train.txt"
+    file.write_text("1|ann met bob\n5|bob met ann\n5|ann\n", encoding="utf-8")
+    config = FinetuneConfig(task="stars", train=str(file), dev=str(file), max_length=16)
+    task = open_task(config, Tokenizer.from_vocabulary(VOCABULARY, cased=False))
+    assert task.train.targets["labels"].tolist() == [0, 4, 4]
+    assert task.metric == "closeness"
+    assert task.baseline_scores(task.evaluations[0]) == {"closeness": pytest.approx(1 - 4 / 3 / 4)}
 
 
 def test_every_task_and_every_option_of_the_guide_is_one(tmp_path: Path):
