@@ -1,9 +1,11 @@
 """Other runtimes than XLA: the same results, order, bad items and streams; what is chosen; what is refused, and how."""
 
+import gc
 import logging
 import subprocess
 import sys
 import tempfile
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
@@ -195,6 +197,21 @@ def test_a_parameter_that_is_not_finite_is_named(runtime, exported):
     loaded.params["embeddings"]["LayerNorm"]["bias"] *= np.nan
     with pytest.raises(UserError, match="parameter embeddings/LayerNorm/bias is not finite"):
         TextEmbedding(loaded, runtime=runtime)("hello")
+
+
+@pytest.mark.parametrize("task", ["embed", "fill-mask"])
+@pytest.mark.parametrize("runtime", ["xla", _installed("openvino"), _installed("onnxruntime")])
+def test_the_parameters_of_a_pipeline_go_with_the_last_reference_to_it(runtime, task, exported):
+    predict: Any = pipeline(task, exported(FOLDERS[task]), runtime=runtime)
+    predict("hello [MASK]")
+    programs = weakref.ref(predict.engine.programs)
+    gc.collect()
+    gc.disable()
+    try:
+        del predict
+        assert programs() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")

@@ -51,7 +51,6 @@ class TextEmbedding(TaskModel):
     Attributes:
         pooling: the pooling in use.
         prompts: the folder's prompts by name, among them "query" and "document" ("" if it has none).
-        width: D, the length of a vector: the model's, or the folder's `truncate_dim`.
     """
 
     task = "embed"
@@ -75,6 +74,7 @@ class TextEmbedding(TaskModel):
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
         self.prompts, self._pools_prompts = vectors.prompts, vectors.include_prompt
+        self._truncate_dim = vectors.truncate_dim
         by_default = vectors.prompt if self._pools_prompts else ""
         if by_default != vectors.prompt and prompt is None:
             logger.warning(
@@ -98,8 +98,12 @@ class TextEmbedding(TaskModel):
             )
         if vectors.lower_case:
             self.tokenizer = self.tokenizer.lower_cased()
-        self.width = min(self.config.hidden_size, vectors.truncate_dim or self.config.hidden_size)
         self.settle(prompt=by_default if prompt is None else prompt)
+
+    @property
+    def width(self) -> int:
+        """D, the length of a vector: the model's, or the folder's `truncate_dim`."""
+        return min(self.config.hidden_size, self._truncate_dim or self.config.hidden_size)
 
     @property
     def prompt(self) -> str:

@@ -156,14 +156,16 @@ class TaskModel:
             logger.warning("%s: untrained %s: its answers mean nothing before it is fine-tuned", self.source, parts)
         self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
         self.parameters = parameter_count(loaded.params)
+        # The programs get the methods of a copy, which has no engine: those of this model would close a circle, which
+        # keeps the parameters in memory when the last reference to it has gone.
         if chosen.name == XLA or (chosen.is_own and chosen.dtype != INT8 and not is_expressible(self.config)):
             config, params = cast_weights(self.config, loaded.params)
             self._model = HEADS[HEAD_OF[self.task]](config)
-            programs = Programs(self.apply, params, devices, chosen.dtype)
+            programs = Programs(copy.copy(self).apply, params, devices, chosen.dtype)
         else:
             self._model = HEADS[HEAD_OF[self.task]](self.config)
             check_expressible(self.config)
-            programs = graph_programs(chosen, loaded.params, self.graph)
+            programs = graph_programs(chosen, loaded.params, copy.copy(self).graph)
         logger.info("%s: %s computes in %s", self.source, programs.name, programs.dtype)
         self.engine = Engine(
             programs,
