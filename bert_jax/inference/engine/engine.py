@@ -10,6 +10,7 @@ Three rules limit what it compiles, and make a text's outputs independent of the
 - The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
 
+import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ IN_FLIGHT = 4  # batches that the devices may still be computing
 PACKED_LENGTH = 128  # the shortest row that several sequences share
 SHORT_PACKED_LENGTH = 64  # the same where rows can have many lengths: attention costs each token its row's length
 MOST_PACKED = 32  # the most sequences in such a row
+_MAKE_ANOTHER = "make one in each process, with pipeline(TASK, SOURCE)"
 
 
 class _Member(NamedTuple):
@@ -75,6 +77,7 @@ class Engine:
 
     Raises:
         UserError: `batch_size` is below 1.
+        RuntimeError, of each call: this is a process that was forked after the engine was made, where it would hang.
     """
 
     def __init__(
@@ -89,11 +92,15 @@ class Engine:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
         self.programs = programs
+        self._process = os.getpid()
         self.lengths = length_buckets(longest, steps=2 if programs.any_shape else 1)
         self.alone_lengths = length_buckets(longest, 8, steps=8) if programs.any_shape else self.lengths
         shortest = min(SHORT_PACKED_LENGTH if programs.any_shape else PACKED_LENGTH, longest)
         self.packed_lengths = tuple(length for length in self.lengths if length >= shortest)
         self._batch_size, self._packing, self._per_token = batch_size, packing, per_token
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a pipeline is not pickled or copied, for its compiled programs; {_MAKE_ANOTHER}")
 
     @property
     def compilations(self) -> int:
@@ -138,6 +145,7 @@ class Engine:
         Returns:
             The number of compiled programs.
         """
+        self._check_process()
         for number, (rows, length, packed) in enumerate(shapes := self.shapes):
             shape = (rows, length) if choices is None else (rows, choices, length)
             names = ("sequence_ids", "position_ids") if packed else ("attention_mask",)
@@ -164,6 +172,7 @@ class Engine:
         The next chunk goes to the devices before the previous one is collected. At most `IN_FLIGHT` batches wait, or
         two for each one that the runtime computes at the same time.
         """
+        self._check_process()
         flying: deque[_Call] = deque()
         most = max(IN_FLIGHT, 2 * self.programs.at_once)
         results: dict[int, list[Outputs]] = {}
@@ -184,6 +193,10 @@ class Engine:
             self._collect(flying.popleft(), results, missing)
         for rest in range(done + 1, number + 1):
             yield results.pop(rest)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # a fork has none of the threads that compute
+            raise RuntimeError(f"this pipeline was made before os.fork, and would hang here; {_MAKE_ANOTHER}")
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """Yields the batches of a chunk, each with its examples."""

@@ -1,6 +1,9 @@
 """A stream of results: any iterable, read in the caller's thread and a little ahead; every item gets a result."""
 
+import copy
 import itertools
+import os
+import pickle
 import threading
 import time
 from typing import Any
@@ -95,6 +98,16 @@ def test_what_was_read_before_the_input_failed_is_answered(predict, on_error):
     assert [next(stream) for _ in range(5)] == ["b", "c", "a", "d", "b"]
     with pytest.raises(OSError, match="the disk is gone"):
         next(stream)
+
+
+def test_a_pipeline_stays_in_the_process_that_made_it(predict, monkeypatch):
+    for leave in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="make one in each process"):
+            leave(predict)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for use in (lambda: list(predict.stream(["a"])), predict.compile_all):
+        with pytest.raises(RuntimeError, match=r"made before os\.fork, and would hang here"):
+            use()
 
 
 @pytest.mark.parametrize("chunk", [0, 1.5, "3"])
