@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from inspect import signature
-from typing import Any
+from typing import Any, Literal, overload
 
 from bert_jax.errors import UserError, did_you_mean
 from bert_jax.formats.load import Loaded
@@ -62,7 +62,31 @@ _OPTIONS_THERE = {
 }
 
 
-def pipeline(task: str, source: "str | os.PathLike[str] | Loaded | None" = None, **options: Any) -> Callable[..., Any]:
+_Source = str | os.PathLike[str] | Loaded | None
+
+
+# For editors and type checkers: what each task returns.
+@overload
+def pipeline(task: Literal["embed"], source: _Source = None, **options: Any) -> TextEmbedding: ...
+@overload
+def pipeline(task: Literal["fill-mask"], source: _Source = None, **options: Any) -> FillMask: ...
+@overload
+def pipeline(task: Literal["text-classification"], source: _Source = None, **options: Any) -> TextClassification: ...
+@overload
+def pipeline(task: Literal["token-classification"], source: _Source = None, **options: Any) -> TokenClassification: ...
+@overload
+def pipeline(task: Literal["likelihood"], source: _Source = None, **options: Any) -> Likelihood: ...
+@overload
+def pipeline(task: Literal["next-sentence"], source: _Source = None, **options: Any) -> NextSentence: ...
+@overload
+def pipeline(task: Literal["question-answering"], source: _Source = None, **options: Any) -> QuestionAnswering: ...
+@overload
+def pipeline(task: Literal["summarise"], source: _Source = None, **options: Any) -> Summarise: ...
+@overload
+def pipeline(task: Literal["multiple-choice"], source: _Source = None, **options: Any) -> MultipleChoice: ...
+@overload
+def pipeline(task: str, source: _Source = None, **options: Any) -> Any: ...
+def pipeline(task: str, source: _Source = None, **options: Any) -> Any:
     """Loads a model for a task. A shape is compiled when it first occurs.
 
     Args:

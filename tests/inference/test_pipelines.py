@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_overloads, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -143,6 +143,13 @@ def test_no_shape_is_compiled_twice(folder):
 
 
 @pytest.mark.slow
+def test_editors_know_what_each_task_returns():
+    hints = [get_type_hints(one) for one in get_overloads(pipeline)]
+    assert {get_args(hint["task"]): hint["return"] for hint in hints[:-1]} == {
+        (task,): kind for task, kind in TASKS.items()
+    }
+
+
 def test_padding_rows_of_the_table_never_win(probabilities, predict):
     """The table has 20 rows and the vocabulary 15 tokens."""
     found = predict("the [MASK]", top_k=1000)
