@@ -3,10 +3,12 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -122,10 +124,15 @@ class Attend:
         self.config = loaded.config
         self.source = loaded.report.source
         self.longest = longest_row(self.config, self.tokenizer)
-        self.compilations = 0
         self._params = loaded.params
-        self._model = HEADS[HEAD_OF[_TASK]](self.config)
-        self._weights = jax.jit(self._apply)
+        self._compiled: list[int] = []
+        # Not a method: with one the parameters would stay in memory when the last reference to this object has gone.
+        self._weights = jax.jit(partial(_weights, HEADS[HEAD_OF[_TASK]](self.config), self._compiled))
+
+    @property
+    def compilations(self) -> int:
+        """The number of compiled programs."""
+        return len(self._compiled)
 
     def __repr__(self) -> str:
         return f"Attend({self.source}: {self.config.model_type}, texts of up to {self.longest:,} tokens)"
@@ -183,12 +190,6 @@ class Attend:
             raise UserError(f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it")
         return _row(self.tokenizer, np.split(ids, np.cumsum(lengths)[:-1]))
 
-    def _apply(self, params: Any, ids: jax.Array, attention_mask: jax.Array, types: jax.Array) -> tuple[jax.Array, ...]:
-        """Returns N arrays [B, H, L, L], with fewer heads where some are pruned."""
-        self.compilations += 1  # runs only when JAX traces, once per shape
-        output: Any = self._model.apply({"params": params}, ids, attention_mask, types, output_attentions=True)
-        return output.attentions
-
     def _unpadded(self, layers: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the weights [N, H, L, L] with every head at its own index, and bool [N, H], true if a head exists."""
         config = self.config
@@ -199,6 +200,15 @@ class Attend:
             maps[depth, heads] = weights[:, :length, :length]
             has_head[depth, heads] = True
         return maps, has_head
+
+
+def _weights(
+    model: nn.Module, compiled: list[int], params: Any, ids: jax.Array, attention_mask: jax.Array, types: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Returns N arrays [B, H, L, L], with fewer heads where some are pruned; adds L to `compiled`."""
+    compiled.append(ids.shape[1])  # runs only when JAX traces, once per shape
+    output: Any = model.apply({"params": params}, ids, attention_mask, types, output_attentions=True)
+    return output.attentions
 
 
 def readable(tokens: Sequence[str], vocabulary: Sequence[str]) -> list[str]:

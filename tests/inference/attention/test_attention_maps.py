@@ -1,7 +1,9 @@
 """attend: the weights of all layers as arrays, tokens and their sides, files, mistakes, the verb, the guide."""
 
+import gc
 import json
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,19 @@ def test_what_cannot_be_written_is_said_and_what_is_missing_named(look: Attend, 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"needs the package matplotlib: pip install 'bert-jax\[train\]'"):
         maps.save_png(tmp_path / "grid.png")
+
+
+def test_its_parameters_go_with_the_last_reference(folder: Path):
+    look = Attend(folder)
+    look(TEXT)
+    kept = weakref.ref(look)
+    gc.collect()
+    gc.disable()
+    try:
+        del look
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_byte_level_pieces_are_shown_as_the_text_they_stand_for():
