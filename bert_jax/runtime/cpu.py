@@ -1,6 +1,7 @@
-"""CPU settings to make before JAX starts: glibc's malloc, one device per core, one core per thread."""
+"""The CPU: its cores, its instructions, and settings to make before JAX starts (malloc, devices, threads)."""
 
 import ctypes
+import math
 import os
 import resource
 from importlib.metadata import entry_points
@@ -101,7 +102,7 @@ def use_all_cores() -> bool:
     keep_freed_memory()
     import jax
 
-    count = len(cores())
+    count = core_count()
     flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if flag or "JAX_NUM_CPU_DEVICES" in os.environ or jax.config.values["jax_num_cpu_devices"] > 0 or not is_for_cpu():
         return False
@@ -120,14 +121,15 @@ def pin_threads() -> int:
     After a pause Linux wakes the threads on the same core, and a request with a single row ends before Linux
     distributes them again: such requests took up to 1.5 times as long. Call it after JAX has started.
 
-    It does nothing on systems other than Linux, if there are not as many threads as cores, or with
-    `BERT_JAX_KEEP_APART=0`. Set that if other busy programs run: a pinned thread cannot move to an idle core.
+    It does nothing on systems other than Linux, if there are not as many threads as cores, in a container that may use
+    only some of the cores, or with `BERT_JAX_KEEP_APART=0`. Set that if other busy programs run: a pinned thread cannot
+    move to an idle core.
     """
     if os.environ.get("BERT_JAX_KEEP_APART") == "0" or not hasattr(os, "sched_setaffinity"):
         return 0
     own = cores()
     threads = [int(task.name) for task in Path("/proc/self/task").glob("*") if _name(task).startswith(_POOL)]
-    if len(threads) != len(own) or len(own) == 1:
+    if len(threads) != len(own) or core_count() < len(own) or len(own) == 1:
         return 0
     for thread, core in zip(sorted(threads), own, strict=True):
         os.sched_setaffinity(thread, {core})
@@ -163,6 +165,31 @@ def _has(any_of: set[str]) -> bool | None:
 def cores() -> list[int]:
     """The numbers of the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def core_count() -> int:
+    """How many cores' time this process gets: `len(cores())`, or fewer where a container has a quota.
+
+    `docker --cpus` and Kubernetes' `limits.cpu` leave all cores of the machine in sight and stop the threads that take
+    more than their share until the next tenth of a second. A part of a core counts as one.
+    """
+    return math.ceil(min(len(cores()), _quota()))
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def _quota() -> float:
+    """The cores that the container's control group may use at a time; inf without a bound."""
+    version_1 = _CGROUP / "cpu"
+    try:
+        if (_CGROUP / "cpu.max").exists():  # version 2
+            quota, period = (_CGROUP / "cpu.max").read_text().split()
+        else:
+            quota, period = ((version_1 / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    except OSError:
+        return math.inf
+    return int(quota) / int(period) if quota.isdigit() else math.inf  # "max" or -1: no bound
 
 
 def _name(task: Path) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.runtime import cpu
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 from bert_jax.runtime.cpu import use_all_cores
@@ -61,6 +63,28 @@ def test_earlier_settings_stay():
     assert said(JAX_NUM_CPU_DEVICES="3") == [0, 3, 0]
     assert said(XLA_FLAGS="--xla_force_host_platform_device_count=3") == [0, 3, 0]
     assert said("import jax; jax.devices()\n" + CODE) == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "1000 100000\n"}, 1),
+        ({"cpu.max": "9600000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+    ],
+)
+def test_a_container_counts_as_many_cores_as_its_quota(files, expected, tmp_path, monkeypatch):
+    """The files of both versions of control groups; kernel documentation, cgroup-v2.rst and sched-bwc.rst."""
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cpu, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cpu, "cores", lambda: list(range(8)))
+    assert cpu.core_count() == expected
 
 
 APART = """

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import expand_home, file_digest, near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
-from bert_jax.runtime.cpu import cores
+from bert_jax.runtime.cpu import core_count
 from bert_jax.shown import ShownConfig
 
 
@@ -215,7 +215,7 @@ class PrepareOptions(ShownConfig):
             dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
             held_out=0.0 if google and self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
-            workers=None if self.runner == "beam" else self.workers or len(cores()),
+            workers=None if self.runner == "beam" else self.workers or core_count(),
             character_coverage=CHARACTER_COVERAGE
             if self.vocab is None and self.character_coverage is None
             else self.character_coverage,

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.formats.onnx.graph import Graph, in_memory
 from bert_jax.inference.runtimes.runtime import Batch, Outputs, Shape
-from bert_jax.runtime.cpu import cores
+from bert_jax.runtime.cpu import core_count
 
 FULL_BATCH = 512  # tokens; each core takes a batch of its own, so they can be smaller than XLA's
 
@@ -80,7 +80,7 @@ class GraphPrograms:
         most_alone: int | None = None,
     ):
         self.name, self.dtype, self.params = name, dtype, params
-        self.at_once = len(cores())
+        self.at_once = core_count()
         self._most_alone = sys.maxsize if most_alone is None else most_alone
         self.unpadded = self._most_alone if compiler_alone.any_length else 0
         self._graph, self._compiler, self._compiler_alone = graph, compiler, compiler_alone

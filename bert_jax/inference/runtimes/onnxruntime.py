@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
-from bert_jax.runtime.cpu import cores
+from bert_jax.runtime.cpu import core_count
 
 
 def compiler(dtype: str) -> "_OnnxRuntime":
@@ -37,11 +37,11 @@ class _OnnxRuntime:
             raise UserError(
                 'runtime="onnxruntime" needs the package onnxruntime: pip install "bert-jax[onnxruntime]"'
             ) from None
-        self._onnxruntime, self._pool = onnxruntime, ThreadPoolExecutor(len(cores()), "bert_jax_onnxruntime")
+        self._onnxruntime, self._pool = onnxruntime, ThreadPoolExecutor(core_count(), "bert_jax_onnxruntime")
 
     def __call__(self, model: bytes | str, alone: bool) -> Session:
         options = self._onnxruntime.SessionOptions()
-        options.intra_op_num_threads = len(cores()) if alone else 1
+        options.intra_op_num_threads = core_count() if alone else 1
         session = self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         return _Alone(session) if alone else _Calls(session, self._pool)
 

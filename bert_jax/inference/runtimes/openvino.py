@@ -14,7 +14,7 @@ from bert_jax.formats.onnx.untracked import untracked
 from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
-from bert_jax.runtime.cpu import multiplies_int8
+from bert_jax.runtime.cpu import core_count, cores, multiplies_int8
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ class _OpenVino:
             self._options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
             dtype = "bfloat16" if has_bfloat16 else "float32"
         self._options["INFERENCE_PRECISION_HINT"] = _PRECISION[dtype]
+        if core_count() < len(cores()):  # it does not look at a container's quota
+            self._options["INFERENCE_NUM_THREADS"] = core_count()
 
     def __call__(self, model: bytes | str, alone: bool) -> Session:
         hint = "LATENCY" if alone else "THROUGHPUT"
