@@ -1,14 +1,17 @@
-"""A BERT of 6 layers, 256 wide, that learns grammar: from 150 MB of text and a night of a CPU.
+r"""A BERT of 6 layers, 256 wide, that learns grammar: from 150 MB of text and eight hours of one CPU core.
 
-Command:   python -m train.pretrain configs/night.py text='wiki-en-0*.jsonl.zst' run=runs/night
+Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/plain --vocab-size 16000 --uncased \
+               --sentences plain --objective none --rows sentences --max-seq-length 64
+           python -m train.prepare wiki-en-0*.jsonl.zst --output data/all --vocab data/plain --objective none \
+               --rows sentences --max-seq-length 64
+           python -m train.pretrain configs/night.py data=data/plain:0.5,data/all:0.5 run=runs/night
            docs/prepare.md says what the files wiki-en-0* are
-Hardware:  two CPU cores with bfloat16 instructions
-Time:      not run; 6.6 hours of two cores of an AMD EPYC (Zen 4) by `--dry-run`, which says it of yours, and 12 of one
-           by the step of configs/two_hours.py
-Expected:  not run; configs/two_hours.py has the measured figures of a sixth of the tokens
+Hardware:  one CPU core with bfloat16 instructions
+Time:      not run to its end yet; eight hours of an AMD EPYC (Zen 4) by its first steps
+Expected:  not run to its end yet; configs/two_hours.py has the measured figures of a quarter of the tokens
 
-As configs/two_hours.py, with all sentences in place of the plain ones: 3.7 passes over the text, where the plain ones
-would be read some 16 times. Which is better over so many steps is not known.
+As configs/two_hours.py, four times as long. Half of the rows are of plain sentences, which are read some four times,
+and half are of all sentences. The warm-up is as short as there, so that the plateau ends as early.
 """
 
 from bert_jax.config import BertConfig
@@ -35,19 +38,19 @@ def get_config() -> PretrainConfig:
             name="muon",
             muon_products="bfloat16",
             learning_rate=1.5e-3,
-            warmup_share=0.05,
+            warmup_steps=300,
             schedule="stable",
             decay_share=0.4,
             b2_half_life=140_000,
         ),
         phases=(  # of 64 rows: two sentences share a row of 64 positions
-            Phase(length=64, batch=128, steps=26_000, mask=0.3),
-            Phase(length=64, batch=128, steps=5_500, mask=0.15),
+            Phase(length=64, batch=146, steps=16_600, mask=0.3),
+            Phase(length=64, batch=146, steps=3_400, mask=0.15),
         ),
         masking=MaskingConfig(corruption=(1.0, 0.0, 0.0)),
         text_options=TextConfig(vocab_size=16_000, objective="none", rows="sentences"),
         packing="yes",
-        packed=((64, 2.0),),  # about; a run counts its own
+        packed=((64, 2.3),),  # of these two directories; a run counts its own
         eval_every=1_000,
         save_every=500,
     )
