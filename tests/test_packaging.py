@@ -74,7 +74,8 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path: Path):
 
 
 def test_windows_is_refused_in_one_line():
-    code = "import runpy, sys; sys.platform = 'win32'; sys.argv = ['-m']; runpy._run_module_as_main('bert_jax')"
+    standard = "import importlib.metadata, runpy, shutil, sys"  # before they could look for what Windows has
+    code = f"{standard}; sys.platform = 'win32'; sys.argv = ['-m']; runpy._run_module_as_main('bert_jax')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.endswith("bert_jax needs Linux or macOS; on Windows, install and run it in WSL)\n")
