@@ -272,27 +272,45 @@ class RunDirectory:
         if old is not None:
             if ("task" in old) != ("task" in new):  # the config of fine-tuning has a task
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
-            # A field that was added to the code after the run started had its default value then.
-            old = _over(_as_saved(type(config)()), old)
-            free = {*_FREE, "checksum"}
-            changed = [name for name in differing_fields(old, new) if free.isdisjoint({name, name.partition(".")[0]})]
+            old, changed = _compared(old, config)
             saved = self.checkpoints.exists() and any(self.checkpoints.iterdir())
             if saved and (shapes := [name for name in changed if _is_of_state(name, old, new)]):
                 raise UserError(
                     f"{self.config}: the checkpoints of this run hold another state ({_changes(old, new, shapes)}); "
                     "choose another run="
                 )
-            allowed = {*allow_change, *(("optimizer.total_steps",) if "phases" in allow_change else ())}  # their sum
-            refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allowed)]
-            if refused:
-                names = ",".join((*allow_change, *refused))
-                raise UserError(
-                    f"{self.config}: this run was started with another config ({_changes(old, new, refused)}); "
-                    f"say allow_change={names} to continue with the new one, or choose another run="
-                )
+            refuse_changes(f"{self.config}: this run", old, config, allow_change)
         new |= {"checksum": checksum_of(new)}
         if new != old_file:  # a full disk does not stop a resume
             write_json(self.config, new)
+
+
+def refuse_changes(started: str, old: dict, config: Any, allow_change: tuple[str, ...]) -> None:
+    """Raises UserError if a config differs from a saved one in a field that may not change on a resume.
+
+    Args:
+        started: what was started with the saved one: its file and what it is.
+        old: the saved one.
+        config: the new one.
+        allow_change: fields that may change.
+    """
+    old, changed = _compared(old, config)
+    allowed = {*allow_change, *(("optimizer.total_steps",) if "phases" in allow_change else ())}  # their sum
+    refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allowed)]
+    if refused:
+        names = ",".join((*allow_change, *refused))
+        raise UserError(
+            f"{started} was started with another config ({_changes(old, _as_saved(config), refused)}); "
+            f"say allow_change={names} to continue with the new one, or choose another run="
+        )
+
+
+def _compared(old: dict, config: Any) -> tuple[dict, list[str]]:
+    """A saved config with all fields, and those in which the new one differs that are not free to change."""
+    # A field that was added to the code after the run started had its default value then.
+    old = _over(_as_saved(type(config)()), old)
+    free, differing = {*_FREE, "checksum"}, differing_fields(old, _as_saved(config))
+    return old, [name for name in differing if free.isdisjoint({name, name.partition(".")[0]})]
 
 
 def refuse_links(folder: Path) -> None:

@@ -370,8 +370,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         DIRECTORY,
-        "            if refused:",
-        "            if False:",
+        "    if refused:",
+        "    if False:",
         "a run goes on with another config",
         ("tests/train/run/test_rundir.py::test_another_config_is_refused_unless_the_fields_are_named",),
     ),

@@ -25,7 +25,7 @@ from train.compare import figure_of, read_run
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.sweep.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.run.config import to_json
-from train.run.directory import RunDirectory
+from train.run.directory import RunDirectory, refuse_changes
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.log.curves import png
@@ -80,7 +80,7 @@ def sweep(
         if run.config.exists():
             raise UserError(f"{run.path}: has a single run in it; choose another run=")
         how = partial(train_together, job_of=job_of, merge=words.merge is not None) if together else None
-        return _Sweep(run.path, members, launches, legs, rule, pretrain_in, how).train(values, launch.as_json)
+        return _Sweep(run.path, launch, members, launches, legs, rule, pretrain_in, how).train(values)
     finally:
         run.release()
 
@@ -107,6 +107,7 @@ class _Sweep:
     def __init__(
         self,
         path: epath.Path,
+        launch: Launch,
         members: list[Member],
         launches: list[Launch],
         legs: list[list[int]],
@@ -114,18 +115,20 @@ class _Sweep:
         pretrain_in: Callable[..., int],
         together: "partial[int] | None" = None,
     ):
-        self._path, self._members, self._halving, self._pretrain_in = path, members, halving, pretrain_in
-        self._together = together
+        self._path, self._launch, self._members, self._halving = path, launch, members, halving
+        self._pretrain_in, self._together = pretrain_in, together
         self._launches = {member.name: one for member, one in zip(members, launches, strict=True)}
         self._legs = {member.name: steps for member, steps in zip(members, legs, strict=True)}
 
-    def train(self, values: dict[str, list[str]], as_json: bool) -> int:
+    def train(self, values: dict[str, list[str]]) -> int:
+        together = self._together
         self._rule: dict[str, Any] = {
             "sweep": values,
             "halving": None if self._halving is None else [self._halving.eta, *self._halving.shares],
+            "rungs": None if self._halving is None else self._legs,  # they follow from eval_every and phases too
+            "sweep_in": "turn" if together is None else "together",
+            "merge": together is not None and together.keywords["merge"],
         }
-        if self._together is not None:
-            self._rule |= {"sweep_in": "together", "merge": self._together.keywords["merge"]}
         self._take_up()
         if self._together is not None and not all(one.ended for one in self._members):
             code = self._train_all()
@@ -141,7 +144,7 @@ class _Sweep:
                         return code
             self._stop_the_worse(leg)
         self._report(values)
-        if as_json:
+        if self._launch.as_json:
             print(json.dumps({"run": str(self._path), "members": [dataclasses.asdict(one) for one in self._members]}))
         if any(member.ended == "done" for member in self._members):
             return EXIT_DONE
@@ -219,11 +222,13 @@ class _Sweep:
                 f"{record}: this sweep was started with other values or another rule ({json.dumps(old)}); say those "
                 "again, or choose another run="
             )
+        refuse_changes(f"{record}: this sweep", found["config"], self._launch.config, self._launch.allow_change)
         for member, before in zip(self._members, found["members"], strict=True):
             member.losses, member.ended = before["losses"], before["ended"]
 
     def _write(self) -> None:
-        facts = self._rule | {"members": [dataclasses.asdict(member) for member in self._members]}
+        members = [dataclasses.asdict(member) for member in self._members]
+        facts = self._rule | {"config": to_json(self._launch.config), "members": members}
         facts = json.loads(json.dumps(facts))
         write_json(self._path / RECORD, facts | {"checksum": checksum_of(facts)})
 

@@ -13,6 +13,7 @@ from scipy import stats
 import train.pretraining.job
 import train.run.loop
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.traced import traced
 from train import compare, pretrain
@@ -28,6 +29,7 @@ from train.pretraining.sweep.members import (
     values_of,
 )
 from train.pretraining.sweep.sweep import mean_and_error
+from train.run.config import to_json
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
 from train.run.log.meter import Meter, Spent
@@ -294,5 +296,41 @@ def test_bad_words_are_refused_before_anything_is_written(more, message, words: 
 def test_a_sweep_keeps_its_values_and_its_directory(straight: Path, words: list[str]):
     with pytest.raises(UserError, match="was started with other values"):
         pretrain.main([*words, "sweep=seed=0,1", f"run={straight}"])
+    with pytest.raises(UserError, match="was started with other values"):
+        pretrain.main([*words, SWEPT[0], f"run={straight}", "sweep_in=together"])
     with pytest.raises(UserError, match="has a single run in it"):
         pretrain.main([*words, "sweep=seed=0,1", f"run={next((straight / 'members').iterdir())}"])
+
+
+def test_a_sweep_keeps_its_config(words: list[str], tmp_path: Path, capsys):
+    """Its finished members are not trained again, so nothing else would see that the others are to differ from them."""
+    run = tmp_path / "sweep"
+    command, trained = [*words, "sweep=seed=0,1", f"run={run}"], []
+
+    def pretrain_in(directory: Any, launch: Any, goodput: Any, **options: Any) -> int:
+        trained.append(launch.config.seed)
+        write_json(directory.path / "config.json", to_json(launch.config))
+        return EXIT_DONE if len(trained) == 1 else EXIT_PREEMPTED
+
+    def sweep(*more: str) -> int:
+        found, rest = take_sweep([*command, *more])
+        assert found is not None
+        return sweeps.sweep(found, rest, "", pretrain_in, pretrain.job_of)
+
+    assert sweep() == EXIT_PREEMPTED
+    with pytest.raises(UserError, match=r"this sweep was started with another config .*'linear' became 'cosine'"):
+        sweep("optimizer.schedule=cosine")
+    with pytest.raises(UserError, match="was started with other values or another rule"):
+        sweep("halving=2")
+    assert sweep("blimp_pairs=10") == sweep("log_every=1", "allow_change=log_every") == EXIT_PREEMPTED
+    assert trained == [0, 1, 1, 1]
+
+
+def test_the_rungs_of_a_sweep_stay(words: list[str], tmp_path: Path):
+    """A resume with other evaluations would compare losses of other steps."""
+    found, rest = take_sweep([*words, "sweep=seed=0,1", "halving=2", f"run={tmp_path / 'sweep'}"])
+    assert found is not None
+    stopped = lambda *_, **options: EXIT_PREEMPTED  # noqa: E731
+    assert sweeps.sweep(found, rest, "", stopped, pretrain.job_of) == EXIT_PREEMPTED
+    with pytest.raises(UserError, match=r'another rule .*"rungs": \{"seed=0": \[4, 8\]'):
+        sweeps.sweep(found, [*rest, "eval_every=3", "allow_change=eval_every"], "", stopped, pretrain.job_of)
