@@ -4,6 +4,7 @@ import bisect
 import math
 from typing import Any
 
+from train.pretraining.phases import by_tokens
 from train.pretraining.recipe import PretrainConfig
 from train.run.step_cost import EVALUATION
 
@@ -40,8 +41,11 @@ class Budget:
     @property
     def bounds(self) -> tuple[int, int]:
         """The first step of the decay and the number of steps, as far as they are known."""
-        total = self._config.total_steps
-        return self.decay or (total - self._config.optimizer.decay_steps, total)
+        if self.decay is not None:
+            return self.decay
+        config, optimizer = self._config, self._config.optimizer
+        begins = config.total_steps - optimizer.decay_steps
+        return (begins if optimizer.clock == "steps" else by_tokens(begins, config.phases_in_rows)), config.total_steps
 
     def look(self, step: int, next_look: int, seconds: float, pause: float) -> bool:
         """Decides if it is time to; returns whether it did.

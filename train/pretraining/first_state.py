@@ -1,6 +1,5 @@
 """The first state of a run: random, or from another run, a folder, a published model, or Google's TF1 code."""
 
-import bisect
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.moments import MomentsState
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
-from train.pretraining.phases import Phase, in_rows, rows_used
+from train.pretraining.phases import Phase, by_tokens, in_rows
 from train.pretraining.recipe import PretrainConfig
 from train.run.adopted import check_finite, place_on_mesh
 
@@ -159,12 +158,7 @@ def _decay_begins(config: Mapping[str, Any], budget: Mapping[str, Any]) -> int |
     begins = total - round(optimizer["decay_share"] * total)
     if optimizer.get("clock", "steps") == "steps":
         return begins
-    phases = [in_rows(Phase(*row), packed) for row in config["phases"]]
-
-    def tokens(steps: int) -> int:
-        return sum(rows * length for length, rows in rows_used(phases, steps).items())
-
-    return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1
+    return by_tokens(begins, [in_rows(Phase(*row), packed) for row in config["phases"]])
 
 
 _AVERAGES = ("average_half_life", "average_tail")

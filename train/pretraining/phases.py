@@ -1,5 +1,6 @@
 """The phases of a pretraining run: their lengths, batches and masks, and how a batch is divided."""
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -112,6 +113,21 @@ def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:
         used[phase.length] = used.get(phase.length, 0) + phase.batch * done
         step -= done
     return used
+
+
+def by_tokens(step: int, phases: Sequence[Phase]) -> int:
+    """The last step with no more of the run's tokens than `step` would have, if all batches were of one size.
+
+    Args:
+        step: of the whole run.
+        phases: all of them, `in_rows`.
+    """
+    total = sum(phase.steps for phase in phases)
+
+    def tokens(steps: int) -> int:
+        return sum(rows * length for length, rows in rows_used(phases, steps).items())
+
+    return bisect.bisect_right(range(total + 1), tokens(total) * step / total, key=tokens) - 1
 
 
 def devices_that_fit(batch: int, pieces: int) -> int:

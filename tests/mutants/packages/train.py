@@ -122,9 +122,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_PAIRS}::test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once",),
     ),
     Mutant(
-        "train/pretraining/first_state.py",
-        "return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1",
-        "return begins",
+        "train/pretraining/phases.py",
+        "return bisect.bisect_right(range(total + 1), tokens(total) * step / total, key=tokens) - 1",
+        "return step",
         "a branch begins in the decay of a trunk whose schedule counts tokens",
         ("tests/train/pretraining/sweep/test_together.py::test_where_a_decay_begins",),
     ),

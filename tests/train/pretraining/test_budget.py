@@ -1,5 +1,6 @@
 """`stop_after=`: a run measures itself and lands its decay in time, on clocks of the tests' own."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_a_run_whose_phases_end_before_its_time_decays_as_planned():
     budget, seconds = trained(config, lambda step: 0.52)  # 104 seconds: the end is cut by eight steps
     assert budget.decay
     assert 185 <= budget.decay[1] < 193 and seconds <= 100
+
+
+def test_the_planned_decay_goes_by_the_tokens_where_the_schedule_does():
+    config = config_of(phases=((32, 8, 50), (32, 32, 50)))
+    config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, clock="tokens"))
+    begins, ends = Budget(config).bounds
+    steps = np.arange(100)
+    schedule = make_schedule(config.optimizer, batches=config.batches)
+    found = schedule(steps, jnp.array([begins, ends]))
+    assert (begins, ends) == (87, 100)  # the last fifth of the tokens: 12.5 steps of 32 rows
+    assert (schedule(steps[87:] + 1) <= found[87:]).all() and (found <= schedule(steps) * (1 + 1e-6)).all()
 
 
 def test_no_time_left_means_one_more_step():
