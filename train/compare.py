@@ -5,7 +5,7 @@
 The runs are pretraining runs or fine-tuning runs, finished or not, local or on a bucket; a sweep of pretraining stands
 for all its members. The scores are those of the last evaluation (pretraining) or of the one that chose the model
 (fine-tuning). A line on stderr says where runs differ in what makes scores comparable: the task, the held-out data and
-its masks, the vocabulary.
+its masks, the number of examples, the vocabulary.
 """
 
 import hashlib
@@ -114,6 +114,11 @@ class RunToCompare:
         return f"{hashlib.sha256(content).hexdigest()}, length {self.config['phases'][-1][0]}"
 
     @property
+    def examples(self) -> str:
+        """How many held-out examples an evaluation takes at most, for people."""
+        return f"eval_batches={self.config.get('eval_batches')} of {self.config['phases'][-1][1]} examples"
+
+    @property
     def masks(self) -> str:
         """How held-out tokens are masked. A run without such a field masked them as its training text, by its seed."""
         if "eval_masking" not in self.config:
@@ -206,6 +211,12 @@ def differences(runs: Sequence[RunToCompare]) -> list[str]:
         )
         vocabularies = "the runs have different vocabularies, so their losses do not compare"
         found += differing(vocabularies, lambda run: run.vocabulary)
+        # With the same text, masks and vocabulary, and frequencies of the same training text, only other examples have
+        # another unigram loss.
+        lines = [line for run in runs if (line := run.final.get("unigram_loss")) is not None]
+        trained = {run.config.get("eval_data") and run.config.get("data") for run in runs}
+        if not found and len(trained) == 1 and lines and max(lines) - min(lines) > 1e-3:
+            found += differing("the runs are evaluated on other numbers of held-out examples", lambda run: run.examples)
     return found
 
 

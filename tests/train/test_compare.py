@@ -158,6 +158,29 @@ def test_runs_whose_held_out_losses_are_averaged_by_other_shares_say_so(tmp_path
     assert noted(eval_data="c") == []  # the same for all, whatever they train on
 
 
+def test_runs_evaluated_on_other_numbers_of_examples_say_so(tmp_path: Path):
+    """A batch of an evaluation is as large as one of training; all of a small text is evaluated whatever it is."""
+
+    def noted(name: str, *lines: float, **more: str) -> list[str]:
+        runs = [
+            write_run(
+                tmp_path / f"{name}{batch}",
+                {"phases": [[64, batch, 30]], "data": f"d{batch}", "eval_masking": None, "eval_batches": 3} | more,
+                [{"kind": "eval", "step": 10, "mlm_loss": 5.0, "unigram_loss": line}],
+            )
+            for batch, line in zip((8, 32), lines, strict=True)
+        ]
+        return differences([read_run(run) for run in runs])
+
+    (line,) = noted("few", 7.0, 7.1, data="d")
+    assert line == (
+        f"the runs are evaluated on other numbers of held-out examples ({tmp_path / 'few8'}: eval_batches=3 of 8 "
+        f"examples; {tmp_path / 'few32'}: eval_batches=3 of 32 examples)"
+    )
+    assert noted("all", 7.0, 7.0 + 1e-6, data="d") == []
+    assert noted("other", 7.0, 7.1, eval_data="e") == []  # the frequencies are of other training text
+
+
 def test_runs_evaluated_with_different_masks_say_so(tmp_path: Path):
     configs = [{"eval_masking": None}, {"eval_masking": {"probability": 0.4}}, {"masking": None, "seed": 3}]
     rows = [{"kind": "eval", "step": 10, "mlm_loss": 5.0}]
