@@ -1,5 +1,6 @@
 """The members of a sweep, and the steps at which `halving=` compares them: what the words of its command line say."""
 
+import hashlib
 import itertools
 import math
 import re
@@ -11,6 +12,7 @@ from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
 
 _SAME_FOR_ALL = ("data", "text", "eval_data", "eval_masking", "eval_every", "eval_batches", "text_options")
+_LONGEST_NAME = 200  # file systems allow 255 bytes
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def members_of(values: dict[str, list[str]]) -> list[Member]:
     for texts in itertools.product(*values.values()):
         fields = dict(zip(values, texts, strict=True))
         name = "_".join(f"{short[one]}={re.sub(r'[^A-Za-z0-9.+-]+', '-', value)}" for one, value in fields.items())
+        if len(name) > _LONGEST_NAME:  # such as those of phases
+            name = f"{name[:_LONGEST_NAME]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         found.append(Member(fields, name))
     return found
 

@@ -101,6 +101,14 @@ def test_values_that_cannot_be_swept_are_refused(text: str, message: str):
         values_of(text)
 
 
+def test_a_member_of_many_phases_has_a_name_that_a_file_system_takes(tmp_path: Path):
+    phases = [f"({','.join(f'(32,{batch},10,0.15,(1.0,0.0,0.0))' for batch in range(8, 8 + n))})" for n in (1, 20, 21)]
+    first, second, third = (member.name for member in members_of({"phases": phases}))
+    assert first == "phases=-32-8-10-0.15-1.0-0.0-0.0-"
+    for name in (second, third):
+        (tmp_path / name).mkdir()
+
+
 def test_halving_follows_successive_halving():
     """Jamieson and Talwalkar, algorithm 1: with n members and eta there are ceil(log_eta n) rungs, then one is left."""
     for eta in (2, 3, 4):
