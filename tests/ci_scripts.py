@@ -1,10 +1,11 @@
 """The scripts of .ci/, which is no package, as modules."""
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parents[1] / ".ci"
+from tests.root import ROOT
+
+FOLDER = ROOT / ".ci"
 
 
 def ci_script(name: str) -> ModuleType:

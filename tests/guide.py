@@ -3,12 +3,11 @@
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.__main__ import main
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _CALL = "python -m bert_jax "
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bert_jax
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "bert_jax").rglob("*.py"))
 
 # package -> the others of ours that it may import from

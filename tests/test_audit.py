@@ -3,13 +3,11 @@
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.ci_scripts import ci_script
 
-ROOT = Path(__file__).resolve().parents[1]
 # Reports of pip-audit 2.10.1: the first two from its README, the third as it ends with "No known vulnerabilities found" and 0.
 FOUND = """{"dependencies": [{"name": "flask", "version": "0.5", "vulns": [{"id": "PYSEC-2019-179", "fix_versions": ["1.0"],
   "aliases": ["CVE-2019-1010083"], "description": "..."}]}, {"name": "jinja2", "version": "3.0.2", "vulns": []}], "fixes": []}"""

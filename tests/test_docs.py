@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.guide import blocks_of, run_blocks
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "README.ko.md",

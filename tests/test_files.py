@@ -20,9 +20,9 @@ import pytest
 
 from bert_jax import files as bucket
 from bert_jax.errors import UserError
+from tests.root import ROOT
 from train.prepare import main as prepare
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPE = """
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig

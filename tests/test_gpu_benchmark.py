@@ -12,9 +12,9 @@ import pytest
 from benchmarks.gpu_parts.figures import PATHS
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from tests.data.pretraining.test_batches import L, prepare
+from tests.root import ROOT
 from tests.unpacking import unpacked
 
-ROOT = Path(__file__).resolve().parents[1]
 MISSING = ("sentencex", "tensorboardX", "sentence_transformers", "onnxruntime", "shtab", "zstandard", "google_crc32c")
 BLOCKER = f"""
 from importlib.machinery import PathFinder

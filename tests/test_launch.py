@@ -21,12 +21,12 @@ import yaml
 
 from bert_jax.files import is_remote
 from bert_jax.runtime.cluster import find_place
+from tests.root import ROOT
 from train.pretraining.recipe import PretrainConfig
 from train.run.ending import stopping
 from train.run.ending.watchdog import Budgets
 from train.run.launch import parse
 
-ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 # A restart would end in the same way; all other codes are worth one.

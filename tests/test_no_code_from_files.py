@@ -1,11 +1,11 @@
 """No file that the program reads can run code: what could do that is not called anywhere in it."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.root import ROOT
+
 FORBIDDEN = {
     "eval", "exec", "compile", "__import__", "execfile",
     "pickle.load", "pickle.loads", "pickle.Unpickler", "_pickle.load", "cPickle.load", "dill.load", "dill.loads",

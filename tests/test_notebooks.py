@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.root import ROOT
 from tests.test_site import anchors
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 

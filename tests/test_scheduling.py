@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guide import ROOT
+from tests.root import ROOT
 
 DIES = "import os\ndef test_dies(): os._exit(14)\n"
 PASSES = "def test_{}(): pass\n"

@@ -15,11 +15,10 @@ from bert_jax.cli.program import as_options
 from bert_jax.cli.verbs import FILES
 from tests.advice import corrected, filled, not_run
 from tests.inference.tasks.task_folders import export
+from tests.root import ROOT
 from train.preparation.options import PrepareOptions
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,9 @@ from bert_jax.__main__ import main, make_parser
 from bert_jax.cli import training
 from bert_jax.cli.training import PROGRAMS, programs
 from bert_jax.cli.verbs import ALIASES, FILES
+from tests.root import ROOT
 from train.pretrain import main as pretrain
 from train.run.ending.stopping import exit_code
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from bert_jax.data.vocabulary import (
     letters_that_decompose,
 )
 from bert_jax.errors import UserError
+from tests.root import ROOT
 
 MIXED = [
     "The résumé of Ångström (1814–1874), naïve café-goer; don't!",
@@ -153,7 +154,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_or_hash_seeds(tmp_path: Path):
     script.write_text(SCRIPT)
     digests = set()
     for workers, hash_seed in ((1, "0"), (1, "1"), (2, "2"), (3, "random")):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(script), str(workers)]
         digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(digests) == 1

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.outcome import Outcome
+from tests.root import ROOT
 
 CASES = 52_000
 MEMORY = 2 << 30
 """Bytes of address space that a process of cases may take beyond what it has after its imports."""
 SECONDS = 30
 """The longest that a case may take."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def cases(seed: int, folder: Path, *, count: int = CASES, only: tuple[str, ...] = ()) -> Iterator[Outcome]:

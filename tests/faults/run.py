@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.outcome import table
+from tests.root import ROOT
 
 CAMPAIGNS = ("kills", "hosts", "damage", "writes", "numbers", "hostile")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reliability.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

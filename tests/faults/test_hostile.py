@@ -2,7 +2,6 @@
 
 import random
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from bert_jax.formats.torch import pickle
 from tests.faults import hostile
 from tests.faults.kinds import KINDS
 from tests.faults.mutations import change_of
+from tests.root import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reliability.md"
 QUICK = (
     "config.json of every family",
     "text: plain, JSON lines, Markdown, gzip, zstd, Parquet",

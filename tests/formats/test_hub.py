@@ -20,8 +20,8 @@ from bert_jax.formats import weights
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, WEIGHTS, is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REPO = "google-bert/bert-base-uncased"
 NEEDED = {
     "config.json": b'{"model_type": "bert"}',

@@ -13,8 +13,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.formats import new_folder as new_folder_module
 from bert_jax.formats.new_folder import CARD, CARD_MARK, new_folder, remove_leftovers
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
 
 
 def export(target: Path, text: str) -> None:

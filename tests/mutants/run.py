@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tests.mutants.mutant import PACKAGES, Mutant
 from tests.mutants.table import MUTANTS
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 2
 LIMIT_SECONDS = 180  # a mutant's tests take some seconds; whatever takes this long will never end
 OUTCOMES = ("noticed", "survived", "hung", "unfit")

@@ -1,15 +1,13 @@
 """The table of mutants fits the code: what `make mutants` changes is there, and so are the tests that must notice."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.mutants.mutant import PACKAGES, Mutant
 from tests.mutants.run import try_mutant
 from tests.mutants.table import MUTANTS
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
 
 
 def test_every_row_finds_its_code_and_its_tests():

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
 from tests.formats.test_write import GOOGLE
 from tests.parity.test_interop_transformers import CASES, ENCODERS, FORMATS, READ
+from tests.root import ROOT
 
 pytestmark = pytest.mark.parity
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "formats.md"
+DOCUMENT = ROOT / "docs" / "formats.md"
 WRITTEN = {
     "hf": CASES,
     "hf, shards": CASES,

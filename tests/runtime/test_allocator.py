@@ -4,13 +4,12 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bert_jax.runtime import cpu as allocator
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FAULTS = """
 import ctypes, resource
 from bert_jax.runtime.cpu import keep_freed_memory

@@ -13,8 +13,8 @@ import pytest
 from bert_jax.runtime import compilation_cache
 from bert_jax.runtime.compilation_cache import CHECKSUMS, default_folder, remove_damaged
 from tests.inference.tasks.task_folders import export
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 import jax, jax.numpy as jnp

@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bert_jax.runtime import cpu
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 from bert_jax.runtime.cpu import use_all_cores
 chosen = use_all_cores()

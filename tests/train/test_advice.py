@@ -2,17 +2,16 @@
 
 import json
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from tests.advice import corrected, filled, not_run
 from tests.inference.tasks.task_folders import export
+from tests.root import ROOT
 from tests.train.finetuning.finetune_sources import write_csv, write_squad
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import exit_code
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = "configs/tiny.py data=random init={pretraining} log_every=1 eval_every=9 eval_batches=1"
 SHORT = "phases=((16,4,2),) optimizer.warmup_steps=0"
 SMALL = f"configs/tiny.py {SHORT} model.hidden_size=32 model.num_hidden_layers=1 model.num_attention_heads=2"

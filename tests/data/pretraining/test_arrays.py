@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from bert_jax.data.pretraining import arrays
 from bert_jax.data.pretraining.arrays import FileSlices, load_array, open_array
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.errors import UserError
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 READS = """
 import json, resource, sys
 from benchmarks.large_corpus import *

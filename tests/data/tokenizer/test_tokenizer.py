@@ -23,6 +23,7 @@ from bert_jax.data.tokenizer.words import Splitter
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_pieces, google_words
 from tests.data.tokenizer.tokenizer_folders import hostile_lines
+from tests.root import ROOT
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -660,7 +661,7 @@ def test_padding_and_truncation_written_into_a_file_are_not_obeyed(tmp_path: Pat
 
 def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    guide = Path(__file__).resolve().parents[3] / "docs/tokenizer.md"
+    guide = ROOT / "docs/tokenizer.md"
     failed, tried = doctest.testfile(str(guide), module_relative=False)
     assert failed == 0
     assert tried > 10

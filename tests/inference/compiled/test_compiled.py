@@ -31,8 +31,8 @@ from bert_jax.inference.tasks.fill_mask import FillMask
 from bert_jax.inference.tasks.task_model import TaskModel
 from tests.guide import blocks_of, run_blocks
 from tests.inference.tasks.task_folders import TAGS, export
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 HEADS = {
     "embed": "pretraining",
     "text-classification": "sequence-classification",

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from tests.hosts import ROOT, Hosts
+from tests.hosts import Hosts
+from tests.root import ROOT
 
 WORDS = ["-m", "train.pretrain", "configs/tiny.py", "data=random"]
 

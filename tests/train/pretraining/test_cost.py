@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bert_jax.shown import duration
+from tests.root import ROOT
 from train import pretrain
 from train.planning import fit
 from train.planning.machines import read_topology
@@ -20,8 +21,6 @@ from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import load_recipe, override
 from train.run.ending.stopping import EXIT_DONE
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def facts_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.root import ROOT
 from train import prepare
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.mixture import open_data
@@ -20,7 +21,6 @@ from train.run.directory import RunDirectory
 from train.run.launch import parse
 
 SHORT = OptimizerConfig(warmup_steps=5)
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.root import ROOT
+
 PROGRAM = """
 import resource, sys, threading
 import jax, numpy as np

@@ -2,11 +2,11 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
 from bert_jax.errors import UserError
+from tests.root import ROOT
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import _all_paths, check_names
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path,
 
 
 def test_the_page_for_users_of_transformers_says_the_same():
-    page = (Path(__file__).parents[3] / "docs" / "from-transformers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "from-transformers.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:3] for line in page.split("## Arguments")[1].split("\n## ")[0].splitlines()[6:]]
     translated = [(name, field_called(name, OURS["finetune"]), ours) for there, ours in rows if ours
                   for name in re.findall(r"`(\w+)`", there)]  # fmt: skip

@@ -21,8 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import checkpoints as checkpoint
 from bert_jax.training.checkpoint import manifest
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, SaveError
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.root import ROOT
 
 
 def make_state(step: int) -> dict:

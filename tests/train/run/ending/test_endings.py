@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.root import ROOT
 from tests.train.hosts.test_ending import rows_of, words_for
-
-ROOT = Path(__file__).resolve().parents[4]
 
 # What a dead disk does to the thread that reads or writes: it never comes back.
 HANGS = """

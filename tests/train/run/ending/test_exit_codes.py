@@ -4,14 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.root import ROOT
 from train import supervise
 from train.run.ending import stopping
-
-ROOT = Path(__file__).resolve().parents[4]
 
 SHOWN_BY = {
     0: "tests/train/run/ending/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[4]
+from tests.root import ROOT
+
 WATCHED = """
 import ctypes, os, signal, sys
 from train.run.ending.monitor import LATER, Monitor

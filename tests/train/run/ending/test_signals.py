@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.root import ROOT
 from train.run.ending.signals import Signals
-
-ROOT = Path(__file__).resolve().parents[4]
 
 # The C library's mutex, locked twice: the main thread waits in compiled code, and no signal makes it come back.
 PROGRAM = """
