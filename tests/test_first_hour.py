@@ -14,7 +14,8 @@ import pytest
 
 from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.__main__ import make_parser
-from tests.guide import ROOT, Block, blocks_of, run_blocks, text_of
+from tests.guide import Block, blocks_of, run_blocks, text_of
+from tests.root import ROOT
 from train.demo import _docstrings, _paragraphs
 from train.finetune import main as finetune
 from train.finetuning.recipe import FinetuneConfig
@@ -100,7 +101,7 @@ def test_the_first_hour_runs_as_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_the_first_hours_export_gives_transformers_the_same_answers(tmp_path: Path, monkeypatch, capsys):
+def test_the_first_hours_export_gives_transformers_the_same_answers(tmp_path: Path, monkeypatch):
     import bert_jax
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from tests import tiny

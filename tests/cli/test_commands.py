@@ -30,6 +30,7 @@ from bert_jax.tree import sha256_of_parameters, unflatten
 from tests import tiny
 from tests.formats.torch import torch_files
 from tests.guide import blocks_of, run_blocks
+from tests.root import ROOT
 from tests.run_directory import write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "고양이", "a", "##s", "."]
@@ -95,7 +96,7 @@ def test_the_card_tells_the_training_and_no_paths(export):
     assert "secret" not in card
 
 
-def test_an_earlier_step_and_another_head_can_be_exported(run, tmp_path, params, capsys):
+def test_an_earlier_step_and_another_head_can_be_exported(run, tmp_path, params):
     assert main(["export", str(run), str(tmp_path / "x"), "--step", "20", "--head", "encoder"]) == 0
     loaded = load(tmp_path / "x")
     assert loaded.report.head == "encoder"
@@ -421,7 +422,7 @@ assert not heavy, heavy
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
+def test_the_guide_runs_as_written(run, tmp_path, monkeypatch):
     for reference in ("torch", "transformers"):
         pytest.importorskip(reference)
     blocks = blocks_of("docs/export.md")
@@ -435,7 +436,7 @@ def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
 
 
 def test_the_version_is_that_of_the_project_and_names_what_it_runs_on(capsys):
-    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert main(["--version"]) == 0
     line = capsys.readouterr().out
     assert line.startswith(f"bert-jax {project['version']} (jax {jax.__version__}, flax ")

@@ -95,7 +95,7 @@ def test_without_a_file_a_part_goes_to_stdout(folders, lines, capsys):
     assert capsys.readouterr().out == whole
 
 
-def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path, capsys):
+def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path):
     lines.write_bytes(b"hello\n" * 4 + b"\xff\n")
     argv = ["classify", str(folders["sequence-classification"]), str(lines), "--output"]
     assert main([*argv, str(tmp_path / "whole.tsv")]) == 2
@@ -105,7 +105,7 @@ def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path
 
 
 @pytest.mark.slow
-def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path, capsys):
+def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"hello,{'held ' * (n % 3)}\n" for n in range(9)))
     argv = [
         "classify",

@@ -110,7 +110,7 @@ def test_each_verb_answers_arguments_files_and_stdin_alike(verb, head, folders, 
 
 
 @pytest.mark.slow
-def test_verbs_of_pairs_questions_and_documents_take_texts_too(folders, tmp_path, capsys, monkeypatch):
+def test_verbs_of_pairs_questions_and_documents_take_texts_too(folders, tmp_path, capsys):
     def rows(*argv: str) -> list:
         capsys.readouterr()
         assert main([*argv, "--json"]) == 0

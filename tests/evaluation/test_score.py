@@ -25,7 +25,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.slow
-def test_squad1_on_the_recorded_predictions(data_dir, tmp_path, capsys):
+def test_squad1_on_the_recorded_predictions(data_dir, capsys):
     squad = data_dir / "finetune" / "squad"
     predictions = squad / "dev-v1.1-recorded-predictions.json.gz"
     assert main(["score", "squad1", str(squad / "dev-v1.1.json.gz"), str(predictions), "--json"]) == 0
@@ -52,7 +52,7 @@ def test_squad2_with_its_threshold(tmp_path):
     assert score("squad2", gold, predictions)["exact"] == 50.0
 
 
-def test_questions_without_a_prediction_are_said_and_counted_as_the_official_scripts_do(tmp_path, capsys, caplog):
+def test_questions_without_a_prediction_are_said_and_counted_as_the_official_scripts_do(tmp_path, caplog):
     """Version 1.1 counts them as wrong, and version 2.0 leaves them out; both print each."""
     gold = write(tmp_path / "dev.json", json.dumps(SQUAD2))
     some = write(tmp_path / "predictions.json", json.dumps({"b": "", "unknown": "x"}))

@@ -150,7 +150,7 @@ def test_a_dry_run_shows_files_and_card_and_asks_the_hub_nothing(run, hub, capsy
 
 
 @pytest.mark.slow
-def test_a_repository_with_files_is_replaced_only_on_request(run, hub, tmp_path, params, tokenizer, capsys):
+def test_a_repository_with_files_is_replaced_only_on_request(run, hub, params, tokenizer, capsys):
     old = {"config.json": b"{}", "model.safetensors.index.json": b"{}", "model-00001-of-00001.safetensors": b"old"}
     hub.publish(REPO, old | {"photo.jpg": b"cat"})
     before = dict(files_of(hub))
@@ -216,7 +216,7 @@ def test_a_model_that_does_not_load_is_not_sent(hub, tmp_path, params, capsys):
     assert hub.log == []
 
 
-def test_a_push_that_another_overtakes_is_refused(run, hub, tmp_path, monkeypatch):
+def test_a_push_that_another_overtakes_is_refused(run, hub, monkeypatch):
     hub.publish(REPO, {".gitattributes": b""})
     api = huggingface_hub.HfApi
     real = api.create_commit

@@ -274,7 +274,7 @@ def test_a_loaded_model_pools_and_cuts_as_its_folder_says(tmp_path):
     assert TextEmbedding(elsewhere).pooling == "mean+normalize"
 
 
-def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
+def test_mistakes_are_one_clear_line(folder, predict):
     with pytest.raises(UserError, match="task 'translate': expected one of embed"):
         pipeline("translate", folder)
     for task, here in (("ner", "token-classification"), ("sentiment-analysis", "text-classification")):

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
+from tests.root import ROOT
 from train import supervise
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Ends with the next of the codes (negative: kills itself with this signal), after saving the step that goes with it.
 COMMAND = """
@@ -100,7 +99,7 @@ def test_a_mistake_is_refused(words: list[str], says: str):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_goes_to_the_command_which_is_not_started_again(tmp_path: Path, name: str, code: int):
+def test_a_signal_goes_to_the_command_which_is_not_started_again(name: str, code: int):
     command = (  # blocked: Python would not see one that came just before a `sleep`
         f"import os, signal; waited = [signal.{name}]; signal.pthread_sigmask(signal.SIG_BLOCK, waited); "
         f"print('ready', flush=True); signal.sigwait(waited); os._exit({code})"

@@ -113,7 +113,7 @@ def test_a_changed_byte_is_found_when_the_file_is_read_back(name, tmp_path):
         check_graph((tmp_path / name).with_suffix(".onnx"), graph.weights)
 
 
-def test_parameters_that_do_not_fit_are_refused(tmp_path):
+def test_parameters_that_do_not_fit_are_refused():
     flat = tiny.random_flat(CONFIG, 1, "mlm")
     with pytest.raises(UserError, match="the tree has no 'pooler/kernel'; head='encoder' needs"):
         build_graph(CONFIG, flat, "encoder")

@@ -285,7 +285,7 @@ def test_the_verb_prints_a_line_a_head_and_writes_what_is_asked_for(folder: Path
 
 
 @pytest.mark.slow
-def test_the_guide_runs_as_written(tmp_path, monkeypatch, capsys):
+def test_the_guide_runs_as_written(tmp_path, monkeypatch):
     export(tmp_path / "made", "mlm").rename(tmp_path / "my-bert")
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of("docs/attention.md")

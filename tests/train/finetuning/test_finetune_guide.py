@@ -10,7 +10,8 @@ import pytest
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.inference.pipeline import pipeline
-from tests.guide import ROOT, blocks_of, run_blocks, text_of
+from tests.guide import blocks_of, run_blocks, text_of
+from tests.root import ROOT
 from tests.train.finetuning.finetune_sources import (
     VOCABULARY,
     sentences,
@@ -118,7 +119,7 @@ def test_a_reader_and_a_metric_are_added_as_the_guide_says(tmp_path: Path, monke
     assert task.baseline_scores(task.evaluations[0]) == {"closeness": pytest.approx(1 - 4 / 3 / 4)}
 
 
-def test_every_task_and_every_option_of_the_guide_is_one(tmp_path: Path):
+def test_every_task_and_every_option_of_the_guide_is_one():
     tables = [line.split("|")[1] for line in GUIDE.splitlines() if line.startswith("| ")]
     known = {name.strip() for cell in tables for name in cell.split(",")} & set(TASKS)
     assert known == set(TASKS) - {"classify", "tag"}

@@ -246,7 +246,7 @@ def test_jax_is_joined_with_what_was_found(environment, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_program_alone_asks_nobody_and_opens_no_connection(tmp_path):
+def test_a_program_alone_asks_nobody_and_opens_no_connection():
     """In a fresh process, with Python's own record of what it does on the network."""
     script = """
 import sys
