@@ -7,7 +7,7 @@ import pytest
 from bert_jax.model import attention_gpu, attention_kernel
 from bert_jax.model.attention import dot_product_attention
 from bert_jax.model.layers import DropoutKey, key_words
-from tests.model.test_attention_kernel import KEY, distances, inputs, rows_of, value_and_gradients
+from tests.model.test_attention_kernel import KEY, assert_is_the_definition, inputs, rows_of
 from tests.platforms import tracing_for
 
 
@@ -24,14 +24,7 @@ def test_they_are_the_definition_in_float32_and_as_close_in_bfloat16(
     rows, length, heads, size, kind, rate, monkeypatch
 ):
     monkeypatch.setattr(attention_kernel, "attend", attention_gpu.attend)  # "kernel" on a CPU is that of TPUs
-    arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
-    exact = value_and_gradients("xla", "float32", mask, arrays, rate)
-    assert 0 < max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
-    plain, found = (
-        distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
-        for attention in ("xla", "kernel")
-    )
-    assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
+    assert_is_the_definition(rows, length, heads, size, kind, rate)
 
 
 @pytest.mark.slow

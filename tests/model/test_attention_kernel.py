@@ -56,6 +56,18 @@ def distances(found: list, exact: list) -> list[float]:
     return [float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in zip(found, exact, strict=True)]
 
 
+def assert_is_the_definition(rows: int, length: int, heads: int, size: int, kind: str, rate: float) -> None:
+    """In float32 to rounding; in bfloat16 no further away than plain attention is, but for a twentieth."""
+    arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
+    exact = value_and_gradients("xla", "float32", mask, arrays, rate)
+    assert 0 < max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
+    plain, found = (
+        distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
+        for attention in ("xla", "kernel")
+    )
+    assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "length", "heads", "size", "kind", "rate"),
@@ -69,14 +81,7 @@ def distances(found: list, exact: list) -> list[float]:
     ],
 )
 def test_it_is_the_definition_in_float32_and_as_close_in_bfloat16(rows, length, heads, size, kind, rate):
-    arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
-    exact = value_and_gradients("xla", "float32", mask, arrays, rate)
-    assert 0 < max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
-    plain, found = (
-        distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
-        for attention in ("xla", "kernel")
-    )
-    assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
+    assert_is_the_definition(rows, length, heads, size, kind, rate)
 
 
 @pytest.mark.slow

@@ -1,12 +1,6 @@
-"""Golden values of BERT that agree between two releases of transformers and an independent NumPy model.
-
-Every weight follows from its Hugging Face name, so nothing is downloaded and a swapped or transposed parameter
-cannot hide.
-"""
+"""Golden values of BERT that agree between two releases of transformers and an independent NumPy model."""
 
 import functools
-import re
-import zlib
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +17,7 @@ from bert_jax.model.losses import (
     pretraining_loss,
     pretraining_sums,
 )
+from tests.model.golden import IDS, MASK, TYPES, golden_params
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -32,44 +27,6 @@ CONFIG = BertConfig(
     intermediate_size=16,
     max_position_embeddings=7,
 )
-IDS = jnp.array([[2, 5, 9, 4, 1], [3, 6, 10, 0, 0]])
-MASK = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-TYPES = jnp.array([[0, 0, 0, 1, 1], [0, 0, 1, 0, 0]])
-
-RENAMES = (
-    (r"layer_(\d+)/", r"layer/\1/"),
-    (r"cross_attention/", "crossattention/"),
-    (r"attention/distance_embedding", "attention/self/distance_embedding/weight"),
-    (r"attention/(query|key|value)/", r"attention/self/\1/"),
-    (r"attention/output/", "attention/output/dense/"),
-    (r"attention/LayerNorm", "attention/output/LayerNorm"),
-    (r"feed_forward/(intermediate|output)/", r"\1/dense/"),
-    (r"feed_forward/LayerNorm", "output/LayerNorm"),
-    (r"pooler/", "pooler/dense/"),
-    (r"mlm_head/transform/", "cls/predictions/transform/dense/"),
-    (r"mlm_head/LayerNorm", "cls/predictions/transform/LayerNorm"),
-    (r"mlm_head/", "cls/predictions/"),
-    (r"nsp_head/", "cls/seq_relationship/"),
-    (r"(_embeddings)$", r"\1/weight"),
-    (r"/(kernel|scale)$", "/weight"),
-)
-
-
-def golden_weight(path, shape):
-    key = "/".join(path)
-    for pattern, replacement in RENAMES:
-        key = re.sub(pattern, replacement, key)
-    key = key.replace("/", ".")
-    torch_shape = shape[::-1] if path[-1] == "kernel" else shape
-    n = np.arange(np.prod(shape))
-    values = 0.3 * np.sin(0.37 * n + (zlib.crc32(key.encode()) % 1000) / 100) + key.endswith("orm.weight")
-    values = values.reshape(torch_shape)
-    return np.asarray(values.T if path[-1] == "kernel" else values, np.float32)
-
-
-def golden_params(model):
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), IDS))["params"]
-    return jax.tree_util.tree_map_with_path(lambda p, x: golden_weight([k.key for k in p], x.shape), shapes)
 
 
 def run(model, params, **inputs):

@@ -1,10 +1,8 @@
 """Golden values of RoBERTa, ALBERT and DistilBERT: those of transformers for weights that follow from their names.
 
-The rule and the config are those of test_golden.py; an independent NumPy model agrees to six decimals.
+An independent NumPy model agrees to six decimals.
 """
 
-import re
-import zlib
 from typing import Any
 
 import jax
@@ -15,6 +13,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.model.embeddings import packed_inputs, positions_of, sinusoids
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
+from tests.model.golden import IDS, MASK, TYPES, golden_params
 
 SIZES: dict[str, Any] = {
     "vocab_size": 11,
@@ -22,52 +21,6 @@ SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 16,
-}
-ENCODER = (
-    (r"layer_(\d+)/", r"layer/\1/"),
-    (r"attention/(query|key|value)/", r"attention/self/\1/"),
-    (r"attention/output/", "attention/output/dense/"),
-    (r"attention/LayerNorm", "attention/output/LayerNorm"),
-    (r"feed_forward/(intermediate|output)/", r"\1/dense/"),
-    (r"feed_forward/LayerNorm", "output/LayerNorm"),
-)
-LEAVES = ((r"(_embeddings)$", r"\1/weight"), (r"/(kernel|scale)$", "/weight"))
-RENAMES = {
-    "roberta": (
-        *ENCODER,
-        ("^bert/", "roberta/"),
-        ("^mlm_head/transform/", "lm_head/dense/"),
-        ("^mlm_head/LayerNorm/", "lm_head/layer_norm/"),
-        ("^mlm_head/", "lm_head/"),
-        *LEAVES,
-    ),
-    "albert": (
-        ("^bert/", "albert/"),
-        ("/projection/", "/embedding_hidden_mapping_in/"),
-        (r"/layer_(\d+)/", r"/albert_layer_groups/\1/albert_layers/0/"),
-        ("attention/output/", "attention/dense/"),
-        ("feed_forward/intermediate/", "ffn/"),
-        ("feed_forward/output/", "ffn_output/"),
-        ("feed_forward/LayerNorm/", "full_layer_layer_norm/"),
-        ("^mlm_head/transform/", "predictions/dense/"),
-        ("^mlm_head/", "predictions/"),
-        ("^nsp_head/", "sop_classifier/classifier/"),
-        *LEAVES,
-    ),
-    "distilbert": (
-        ("^bert/", "distilbert/"),
-        (r"/encoder/layer_(\d+)/", r"/transformer/layer/\1/"),
-        ("attention/(q|k|v)(uery|ey|alue)/", r"attention/\1_lin/"),
-        ("attention/output/", "attention/out_lin/"),
-        ("attention/LayerNorm/", "sa_layer_norm/"),
-        ("feed_forward/intermediate/", "ffn/lin1/"),
-        ("feed_forward/output/", "ffn/lin2/"),
-        ("feed_forward/LayerNorm/", "output_layer_norm/"),
-        ("^mlm_head/transform/", "vocab_transform/"),
-        ("^mlm_head/LayerNorm/", "vocab_layer_norm/"),
-        ("^mlm_head/", "vocab_projector/"),
-        *LEAVES,
-    ),
 }
 # hidden state of the first token of row 0, and of the third of row 1; logits of one place.
 ROBERTA = {
@@ -82,25 +35,6 @@ DISTILBERT = {
     "last": [[0.304137, 1.509386, -0.094455, 0.910387], [0.219555, 1.216628, 0.232320, 1.035259]],
     "logits": ((0, 1), [-0.339216, -0.214761, -0.256681, -0.422597]),
 }
-IDS = jnp.array([[2, 5, 9, 4, 1], [3, 6, 10, 0, 0]])
-MASK = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-TYPES = jnp.array([[0, 0, 0, 1, 1], [0, 0, 1, 0, 0]])
-
-
-def golden_params(model):
-    def leaf(path, shape):
-        key = "/".join(part.key for part in path)
-        for pattern, replacement in RENAMES[model.config.family]:
-            key = re.sub(pattern, replacement, key)
-        key = key.replace("/", ".")
-        is_kernel = path[-1].key == "kernel"
-        n = np.arange(np.prod(shape.shape))
-        values = 0.3 * np.sin(0.37 * n + (zlib.crc32(key.encode()) % 1000) / 100) + key.endswith("orm.weight")
-        values = values.reshape(shape.shape[::-1] if is_kernel else shape.shape)
-        return jnp.asarray(values.T if is_kernel else values, jnp.float32)
-
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), IDS))["params"]
-    return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 def check(model, golden, ids, mask, types):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from bert_jax.errors import UserError
 from bert_jax.model.heads import PreTrainingOutput
@@ -26,9 +27,7 @@ NSP_LABELS = np.array([0, 1, 1, 0])
 
 
 def nll(logits, labels):
-    logits = logits.astype(np.float64)
-    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return -np.take_along_axis(log_probabilities, labels[..., None], -1)[..., 0]
+    return -np.take_along_axis(log_softmax(logits.astype(np.float64), -1), labels[..., None], -1)[..., 0]
 
 
 def batch(rows=slice(None)):

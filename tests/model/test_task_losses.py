@@ -13,16 +13,11 @@ from bert_jax.model.losses import (
     sequence_classification_loss,
     token_classification_loss,
 )
+from tests.model.test_losses import nll
 
 RNG = np.random.default_rng(0)
 LOGITS = (RNG.normal(size=(5, 4)) * 3).astype(np.float32)
 CLASSES = np.array([0, 3, 1, 1, 2])
-
-
-def nll(logits, labels):
-    logits = logits.astype(np.float64)
-    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return -np.take_along_axis(log_probabilities, labels[..., None], -1)[..., 0]
 
 
 @pytest.mark.slow

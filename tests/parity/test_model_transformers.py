@@ -4,8 +4,6 @@ The relative error of a tensor is max |ours - theirs| / max |theirs|; each must 
 largest one is printed (pytest -rP shows it).
 """
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,35 +15,18 @@ from bert_jax.config import BertConfig
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.model.losses import mean_pretraining_loss, pretraining_loss, pretraining_sums
+from tests.model.golden import their_name
 
 pytestmark = pytest.mark.parity
 
 TOLERANCE = 1e-4
-RENAMES = (
-    (r"layer_(\d+)/", r"layer/\1/"),
-    (r"attention/(query|key|value)/", r"attention/self/\1/"),
-    (r"attention/output/", "attention/output/dense/"),
-    (r"attention/LayerNorm", "attention/output/LayerNorm"),
-    (r"feed_forward/(intermediate|output)/", r"\1/dense/"),
-    (r"feed_forward/LayerNorm", "output/LayerNorm"),
-    (r"pooler/", "pooler/dense/"),
-    (r"mlm_head/transform/", "cls/predictions/transform/dense/"),
-    (r"mlm_head/LayerNorm", "cls/predictions/transform/LayerNorm"),
-    (r"mlm_head/", "cls/predictions/"),
-    (r"nsp_head/", "cls/seq_relationship/"),
-    (r"(_embeddings)$", r"\1/weight"),
-    (r"/(kernel|scale)$", "/weight"),
-)
 
 
 def from_torch(shapes, tensors):
     """Our tree, filled from tensors under transformers' names."""
 
     def leaf(path, shape):
-        key = "/".join(part.key for part in path)
-        for pattern, replacement in RENAMES:
-            key = re.sub(pattern, replacement, key)
-        array = tensors[key.replace("/", ".")].detach().numpy()
+        array = tensors[their_name(path)].detach().numpy()
         array = array.T if path[-1].key == "kernel" else array
         assert array.shape == shape.shape
         return jnp.asarray(array)

@@ -30,6 +30,7 @@ from bert_jax.training.step import (
 )
 from tests import tiny
 from tests.guide import blocks_of, run_blocks
+from tests.model.test_losses import nll
 
 B, L, P = 8, 12, 4
 CONFIG = tiny.CONFIG.replace(num_hidden_layers=1)
@@ -131,14 +132,9 @@ def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
     apply = jax.jit(BertForPreTraining(STILL).apply)
     output = apply({"params": state.params}, *inputs, mlm_positions=batch["mlm_positions"])
 
-    def nll(logits, labels) -> np.ndarray:
-        logits = np.asarray(logits, np.float64)
-        log_z = np.log(np.exp(logits).sum(-1))
-        return log_z - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
-
     weights = batch["mlm_weights"]
-    mlm = (nll(output.prediction_logits, batch["mlm_labels"]) * weights).sum()
-    nsp = nll(output.seq_relationship_logits, batch["next_sentence_label"]).mean()
+    mlm = (nll(np.asarray(output.prediction_logits), batch["mlm_labels"]) * weights).sum()
+    nsp = nll(np.asarray(output.seq_relationship_logits), batch["next_sentence_label"]).mean()
     np.testing.assert_allclose(metrics["loss"], mlm / (weights.sum() + 1e-5) + nsp, rtol=1e-5)
     np.testing.assert_allclose(metrics["mlm_loss"], mlm / weights.sum(), rtol=1e-5)
     np.testing.assert_allclose(metrics["nsp_loss"], nsp, rtol=1e-5)
