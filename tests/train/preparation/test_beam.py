@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from tests.train.preparation.test_prepare import COMMAND, ROOT, VOCABULARY, arguments, hashes, made, make_documents
+from tests.root import ROOT
+from tests.train.preparation.small_corpus import (
+    COMMAND,
+    arguments,
+    hashes,
+    made,
+    make_documents,
+    write_vocabulary,
+)
 from train.prepare import main
 from train.run.ending.stopping import exit_code
 
@@ -18,7 +26,7 @@ needs_beam = pytest.mark.skipif(not find_spec("apache_beam"), reason="apache-bea
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict:
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    write_vocabulary(tmp_path)
     (tmp_path / "texts").mkdir()
     for number in range(6):
         (tmp_path / "texts" / f"{number}.txt").write_text("\n\n".join(make_documents(25, seed=number)))

@@ -11,7 +11,7 @@ from bert_jax.data.pretraining.manifest import shard_folder
 from bert_jax.data.pretraining.shards import open_shard
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError
-from tests.train.preparation.test_prepare import VOCABULARY, WORDS, hashes, made
+from tests.train.preparation.small_corpus import VOCABULARY, WORDS, hashes, made, write_vocabulary
 from train.preparation import dedupe
 from train.preparation.held_out import is_held_out
 from train.preparation.show import print_report
@@ -19,7 +19,7 @@ from train.preparation.show import print_report
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict:
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in [*VOCABULARY, *map(str, range(1000))]))
+    write_vocabulary(tmp_path, *map(str, range(1000)))
     return {
         "inputs": (str(tmp_path / "texts"),),
         "output": tmp_path / "out",

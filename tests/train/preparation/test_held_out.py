@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.text.corpus import split_sentences
 from bert_jax.files import write_json
-from tests.train.preparation.test_prepare import VOCABULARY, documents_of, make_documents
+from tests.train.preparation.small_corpus import documents_of, make_documents, write_vocabulary
 from train.preparation.held_out import in_splits, measured, with_held_out
 from train.preparation.show import print_report
 from train.preparation.stages import Failures, choose_held_out
@@ -18,7 +18,7 @@ from train.prepare import PrepareOptions, prepare
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict:
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    write_vocabulary(tmp_path)
     return {
         "inputs": (str(tmp_path / "books"),),
         "output": tmp_path / "out",

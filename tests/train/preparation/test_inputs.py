@@ -12,7 +12,7 @@ from bert_jax.data.vocabulary import count_words
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from tests.train.preparation.test_prepare import VOCABULARY, arguments, hashes, made, make_documents
+from tests.train.preparation.small_corpus import arguments, hashes, made, make_documents, write_vocabulary
 from train.preparation import jobs
 from train.preparation.stages import Failures, look_at
 from train.preparation.units import FileFacts, InputRecord, units_of
@@ -23,7 +23,7 @@ from train.run.ending.stopping import exit_code
 @pytest.fixture
 def options(tmp_path: Path) -> dict:
     """Twelve files, of which some are a unit, some less and one more."""
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    write_vocabulary(tmp_path)
     (tmp_path / "texts").mkdir()
     for number in range(12):
         write(tmp_path / "texts" / f"{number:02d}.txt.gz", make_documents(40 if number == 5 else number, seed=number))

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -28,44 +27,27 @@ from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces
+from tests.root import ROOT
+from tests.train.preparation.small_corpus import (
+    COMMAND,
+    VOCABULARY,
+    WORDS,
+    arguments,
+    documents_of,
+    hashes,
+    made,
+    make_documents,
+    write_vocabulary,
+)
 from train.preparation.held_out import is_held_out, measured, with_held_out
 from train.preparation.show import print_report
-from train.prepare import PrepareOptions, main, prepare
+from train.prepare import PrepareOptions, main
 from train.run.ending.stopping import exit_code
-
-ROOT = Path(__file__).resolve().parents[3]
-WORDS = [
-    "the", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "mat", "tree", "river", "slowly", "and",
-    "big",
-]  # fmt: skip
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##s", "##ing", "q", "##x"]
-
-
-def make_documents(count: int, seed: int = 0) -> list[str]:
-    """Short stories: 2 to 9 lines of one or two sentences, some words cut into pieces."""
-    rng = random.Random(seed)
-
-    def sentence() -> str:
-        words = [rng.choice(WORDS) + rng.choice(["", "", "", "s", "ing"]) for _ in range(rng.randint(2, 9))]
-        return " ".join(words).capitalize() + "."
-
-    return [
-        "\n".join(" ".join(sentence() for _ in range(rng.randint(1, 2))) for _ in range(rng.randint(2, 9)))
-        for _ in range(count)
-    ]
-
-
-def hashes(directory: Path) -> dict[str, str]:
-    """The sha256 of every file below, hidden ones too."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(files)}
 
 
 @pytest.fixture
 def vocab(tmp_path) -> Path:
-    path = tmp_path / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in VOCABULARY))
-    return path
+    return write_vocabulary(tmp_path)
 
 
 @pytest.fixture
@@ -88,16 +70,6 @@ def options(corpus, vocab, tmp_path) -> dict:
         "workers": 1,
         "shard_bytes": 2_000,
     }
-
-
-def made(**options) -> dict:
-    return prepare(PrepareOptions(**options))
-
-
-def documents_of(directory: Path, manifest: dict, split: str) -> list[list[list[int]]]:
-    count = manifest["splits"][split]["shards"]["count"]
-    shards = [open_shard(directory / shard_folder(split, number)) for number in range(count)]
-    return [[s.tolist() for s in shard.document(i)] for shard in shards for i in range(len(shard.documents) - 1)]
 
 
 def test_every_document_is_in_one_split_as_its_sentences_tokens(options, vocab):
@@ -126,7 +98,7 @@ def test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus():
     assert not any(is_held_out(text, 0.0) for text in texts)
 
 
-def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options, tmp_path):
+def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options):
     """At least two of ten documents or more, and no more than a tenth unless that is two."""
     del options["held_out"]
     for count, short, least, most in ((10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
@@ -174,20 +146,6 @@ def test_one_shard_of_one_document_never_comes_about(options, tmp_path):
         output = tmp_path / hashlib.sha256("".join(texts).encode()).hexdigest()
         made(**options | {"inputs": (str(corpus),), "held_out": 0.0, "output": output, "shard_bytes": 100})
         assert all(entry["documents"] >= 2 for entry in PreparedDirectory(output).shards("train"))
-
-
-COMMAND = [sys.executable, "-m", "train.prepare"]
-
-
-def arguments(options: dict) -> list[str]:
-    flags = [str(i) for i in options["inputs"]]
-    for name, value in options.items():
-        if name != "inputs":
-            flags += [
-                f"--{name.replace('_', '-')}",
-                ",".join(map(str, value)) if isinstance(value, tuple) else str(value),
-            ]
-    return flags
 
 
 @pytest.mark.slow
@@ -655,7 +613,7 @@ def test_a_full_disk_is_one_line_and_the_command_resumes(options, workers):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
+def test_ctrl_c_ends_with_130_and_the_command_goes_on(options):
     Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
     # A shell that starts the tests in the background has them, and what they start, ignore SIGINT.
     heeding = (
