@@ -126,7 +126,3 @@ def numbers_of(batch: int) -> np.ndarray:
 
 def sum_of(batches: Iterable[int]) -> np.ndarray:
     return sum((numbers_of(batch) for batch in batches), np.zeros(4, np.float32))
-
-
-def rows_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.faults.outcome import TIMES, Outcome
+from tests.faults.outcome import Outcome
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SAVE_EVERY = 7
 KILLS_IN_A_RUN = 8
 WORDS = (
@@ -148,12 +148,12 @@ def result_of(run: Path) -> dict[str, Any]:
     """What two runs must have in common: sums of all arrays and exported files, and the rows of metrics."""
     from bert_jax.training.checkpoint.checkpoints import Checkpoints
     from bert_jax.training.checkpoint.manifest import flatten
+    from tests.run_directory import records, untimed
 
     with Checkpoints(run / "checkpoints") as checkpoints:
         restored = checkpoints.restore_arrays()
         steps = checkpoints.steps()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = [[(name, value) for name, value in row.items() if name not in TIMES] for row in rows]
+    rows = records(run)
     exported = [*(run / "export").iterdir()] if (run / "export").exists() else []
     seen = events_of(run / "tensorboard")
     expected = {(f"{row['kind']}/{name}", row["step"]) for row in rows for name in row if name in ("loss", "mlm_loss")}
@@ -162,7 +162,7 @@ def result_of(run: Path) -> dict[str, Any]:
         "arrays": {path: _sum(np.asarray(leaf).tobytes()) for path, leaf in flatten(restored.state).items()},
         # The card of an export has the times that training took.
         "export": {p.name: _sum(p.read_bytes()) for p in exported if p.name != "README.md"},
-        "metrics": kept,
+        "metrics": untimed(rows),
         "TensorBoard lacks": sorted(expected - seen),
         "leftovers": sorted(
             p.name for p in run.iterdir() if "tmp" in p.name or "writing" in p.name or "damag" in p.name

@@ -28,10 +28,11 @@ from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.step import abstract_state
 from tests import tiny
-from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of
+from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
 from tests.faults.kills import Killer
 from tests.faults.outcome import Outcome
 from tests.formats.torch import torch_files
+from tests.run_directory import records
 from train.pretraining.first_state import initial_parameters
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
@@ -173,7 +174,7 @@ def _differences(case: Case, folder: Path, code: int, *, extra: bool) -> str:
             wrong.append(f"parameters {found}, {expected} expected")
     if saved and not np.isfinite(state_in(folder).params["sum"].sum()) and code == EXIT_NOT_FINITE:
         wrong.append("the newest checkpoint has no finite loss")
-    told = [row["step"] for row in rows_in(folder) if row["kind"] == "train"]
+    told = [row["step"] for row in records(folder, "train")]
     if code == EXIT_DONE and told != [step for step in range(1, STEPS + 1) if step not in wanted.passed_over]:
         wrong.append(f"rows of metrics of steps {told}")
     return "; ".join(wrong)
@@ -296,7 +297,7 @@ def _of_programs(folder: Path) -> Iterator[Outcome]:
         held = code == EXIT_NOT_FINITE
         with Checkpoints(run / "checkpoints") as checkpoints:
             newest = max(checkpoints.steps(), default=None)
-        later = [row["step"] for row in rows_in(run) if row["kind"] == "train" and row["loss"] is not None]
+        later = [row["step"] for row in records(run, "train") if row["loss"] is not None]
         if newest is not None:
             held &= max(later) > newest
         ended = (

@@ -4,12 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-TIMES = {
-    *("seconds", "cpu_seconds", "sequences_per_second", "tokens_per_second", "real_tokens_per_second"),
-    *("mfu", "input_wait", "eta_seconds"),
-}
-"""The fields of metrics.jsonl in which two equal runs may differ."""
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.outcome import TIMES, Outcome
+from tests.faults.outcome import Outcome
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SILENCE = 300  # seconds without an answer after which a run counts as hung
 STEPS = 15
 RECIPE = f"""
@@ -295,6 +295,7 @@ def attempt(words: list[str], fault: Fault | None, run: Path) -> dict[str, Any]:
 def result(run: Path) -> dict[str, Any]:
     """The sums of the newest checkpoint's arrays and of the export, and the rows of metrics without times."""
     from bert_jax.training.checkpoint.checkpoints import Checkpoints
+    from tests.run_directory import records, untimed
 
     found: dict[str, Any] = {"weights": None, "export": None, "metrics": None}
     with contextlib.suppress(Exception), Checkpoints(run / "checkpoints") as checkpoints:
@@ -305,8 +306,7 @@ def result(run: Path) -> dict[str, Any]:
         found["weights"] = [tree.step, hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()]
     with contextlib.suppress(OSError):
         found["export"] = hashlib.sha256((run / "export" / "model.safetensors").read_bytes()).hexdigest()
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        found["metrics"] = [{name: row[name] for name in row if name not in TIMES} for row in rows]
+        found["metrics"] = untimed(records(run))
     return found
 
 

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.hub_server import HubServer
+from tests.run_directory import records, stopped_at
 from train import pretrain
 from train.prepare import main as prepare
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -119,11 +119,6 @@ def prepared(corpus: str, vocab: str | Path, directory: Path, *options: str) -> 
     return str(directory)
 
 
-def records(run: Path, kind: str) -> list[dict]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
-
-
 @contextlib.contextmanager
 def silence(caplog):
     """A context in which transformers must not log a warning."""
@@ -153,18 +148,15 @@ def masked_loss(folder: Path, architecture: str, data: str) -> float:
     return float((losses * weights).sum() / weights.sum())
 
 
-def test_a_published_model_continues_on_ones_own_text_and_goes_back(
-    corpus, recipe, tmp_path, hub: HubServer, monkeypatch, caplog
-):
+def test_a_published_model_continues_on_ones_own_text_and_goes_back(corpus, recipe, tmp_path, hub: HubServer, caplog):
     """Prepared with its tokenizer, started from its weights, its commit recorded, resumed without it, exported."""
     folder = written_by_transformers(tmp_path / "theirs", "BertForPreTraining")
     commit = hub.publish("somebody/bert", {path.name: path.read_bytes() for path in folder.iterdir()})
     data, run = prepared(corpus, "somebody/bert", tmp_path / "data"), tmp_path / "run"
     words = [recipe, "init=somebody/bert", f"data={data}", f"run={run}", "model.hidden_dropout_prob=0"]
 
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 30 else None)
-    assert pretrain.main(words) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(30):
+        assert pretrain.main(words) == EXIT_PREEMPTED
     # Whoever resumes needs neither the network nor the cache.
     hub.stop()
     shutil.rmtree(tmp_path / "hub-cache")

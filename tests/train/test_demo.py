@@ -1,6 +1,5 @@
 """`make demo` from its text to its report, on a few documents and for a few steps."""
 
-import json
 import os
 import re
 import signal
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guide import ROOT
+from tests.root import ROOT
+from tests.run_directory import records
 from train import demo
 from train.pretrain import main as pretrain
 from train.pretraining.job import PretrainingJob
@@ -46,8 +46,7 @@ def test_the_demo_trains_reports_and_goes_on_where_it_stopped(tmp_path: Path, mo
     corpus = (tmp_path / demo.RUN / "stdlib.jsonl").read_bytes()
     assert exit_code(demo.main, []) == EXIT_DONE
     assert (tmp_path / demo.RUN / "stdlib.jsonl").read_bytes() == corpus
-    rows = [json.loads(line) for line in (tmp_path / demo.RUN / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if row["kind"] == "eval"] == [1, 2, 3]
+    assert [row["step"] for row in records(tmp_path / demo.RUN, "eval")] == [1, 2, 3]
     said = capsys.readouterr().out
     assert "held-out documents after 3 steps" in said
     for label in ("masked LM loss (nats)", "masked LM accuracy", "next sentence accuracy"):

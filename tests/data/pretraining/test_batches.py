@@ -20,8 +20,9 @@ from bert_jax.data.pretraining.report import survey_index
 from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from tests.guide import blocks_of, run_blocks
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(60)), *(f"##s{i}" for i in range(35))]
 CLS, SEP, MASK = 2, 3, 4
 MASKS = ("mask_positions", "mask_inputs", "mask_count")
@@ -519,14 +520,11 @@ def test_more_shards_than_files_may_be_open_by_default(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch, capsys):
-    text = (ROOT / "docs/batches.md").read_text(encoding="utf-8")
-    blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch):
+    blocks = blocks_of("docs/batches.md", "python")
     assert blocks
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(directory.parent)
     for name in ("wiki", "books"):
         (directory.parent / name).symlink_to(prepare(tmp_path / name, lengths=(128,)))
-    namespace: dict = {}
-    for block in itertools.islice(blocks, None):
-        exec(block, namespace)
+    run_blocks(blocks)

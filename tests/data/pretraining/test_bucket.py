@@ -19,9 +19,9 @@ from bert_jax.data.pretraining.directory import PreparedDirectory
 from bert_jax.data.pretraining.manifest import files_of, manifest_checksum, read_manifest
 from bert_jax.data.pretraining.shards import BlockSums
 from bert_jax.errors import UserError
+from tests.root import ROOT
 from train.prepare import main as prepare
 
-ROOT = Path(__file__).resolve().parents[3]
 BLOCK = 4096
 KINDS = {
     "nsp": "--dupe-factor 60",
@@ -212,14 +212,13 @@ def test_the_cache_stays_within_its_bound_and_the_batches_right(kinds, upload, t
 
 
 @pytest.mark.slow
-def test_processes_share_the_cache(kinds, tmp_path, monkeypatch):
+def test_processes_share_the_cache(kinds, tmp_path):
     code = (
         "import sys; from bert_jax.data.pretraining import bucket, shards; shards.BLOCK_BYTES = 4096;"
-        "from tests_of_bucket import read; data = bucket.BucketDirectory(sys.argv[1]);"
+        "from tests.data.pretraining.test_bucket import read; data = bucket.BucketDirectory(sys.argv[1]);"
         "print(read(data, 60), data.fetched_bytes)"
     )
-    (tmp_path / "tests_of_bucket.py").symlink_to(Path(__file__))
-    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "BERT_JAX_DATA_CACHE": str(tmp_path / "cache"), "PATH": ""}
+    environment = {"PYTHONPATH": str(ROOT), "BERT_JAX_DATA_CACHE": str(tmp_path / "cache"), "PATH": ""}
     command = [sys.executable, "-c", code, f"file://{kinds['nsp']}"]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     found = [process.communicate()[0].split() for process in running]

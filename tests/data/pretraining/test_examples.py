@@ -1,10 +1,8 @@
 """The default recipe: Google's distribution, correct labels of pairs, slices that cover every sentence."""
 
 import itertools
-import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from bert_jax.data.pretraining.examples import EXAMPLE, bounds_of, build_index, 
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.shards import Shard
 from bert_jax.errors import UserError
+from tests.guide import blocks_of, run_blocks
 
 
 def make_shard(lengths: list[list[int]]) -> Shard:
@@ -475,13 +474,8 @@ def test_a_row_spelled_out():
 
 
 def test_the_guides_python_runs():
-    guide = (Path(__file__).parents[3] / "docs" / "examples.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.DOTALL | re.MULTILINE)
-    assert blocks
-    for block in blocks:
-        names = {}
-        exec(block, names)
-        assert set(names["index"]["label"].tolist()) <= {0, 1}
+    index = run_blocks(blocks_of("docs/examples.md", "python"))["index"]
+    assert set(index["label"].tolist()) == {0, 1}
 
 
 # ---- what users get wrong ----

@@ -15,6 +15,8 @@ from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.root import ROOT
+from tests.run_directory import records
 from train import demo, doctor, prepare
 from train.diagnosis import data_rules, metric_rules
 from train.preparation.held_out import is_held_out
@@ -306,7 +308,7 @@ def test_masks_that_hide_nothing_are_named(folder, documents, tmp_path, capsys):
 
 def test_steps_that_are_not_finite_are_named(tmp_path, capsys):
     run = run_on(tmp_path, None, "pairs")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = records(run)
     for row in rows[-4:]:
         row |= {"skipped_total": 3.0, "mlm_loss": None}
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -350,7 +352,7 @@ def test_a_run_that_has_just_begun_and_one_of_another_kind_get_notes(folder, tmp
 
 
 def test_the_guide_has_the_thresholds():
-    guide = (Path(__file__).parents[3] / "docs" / "pretraining.md").read_text()
+    guide = (ROOT / "docs" / "pretraining.md").read_text()
     table = {line.split("|")[1].strip(): line for line in re.findall(r"^\|.*\|$", guide, re.MULTILINE)}
     for rule, share in {
         "one document": data_rules.LARGEST_DOCUMENT,
@@ -367,7 +369,7 @@ def test_the_guide_has_the_thresholds():
         assert f"{share} nats" in table[rule] or f"{share * 100:g} %" in table[rule], rule
 
 
-def test_a_run_of_a_sweep_is_named_as_advised(tmp_path, capsys):
+def test_a_run_of_a_sweep_is_named_as_advised(tmp_path):
     (tmp_path / "members").mkdir()
     member = run_on(tmp_path / "members", None, "pairs")
     with pytest.raises(UserError, match=re.escape(f"is a sweep; name one of its runs, such as {member}")):

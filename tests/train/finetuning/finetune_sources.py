@@ -75,6 +75,13 @@ def write_csv(path: Path, rows: list[tuple], header: tuple[str, ...] = ("text", 
     return path
 
 
+def write_tables(folder: Path) -> None:
+    """train.csv, dev.csv and test.csv, the last without labels."""
+    write_csv(folder / "train.csv", sentences(64, seed=1))
+    write_csv(folder / "dev.csv", sentences(21, seed=2))
+    write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
+
+
 def write_tagged(path: Path, count: int, seed: int) -> Path:
     rng = np.random.default_rng(seed)
     lines = []

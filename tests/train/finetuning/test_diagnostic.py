@@ -13,6 +13,7 @@ from bert_jax.__main__ import main
 from bert_jax.data.tasks.published import GLUE, read_diagnostic
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
+from tests.run_directory import records
 from tests.train.finetuning.finetune_sources import write_start
 from tests.train.finetuning.test_tasks import logits_of, opened, write_glue
 from train import finetune
@@ -67,7 +68,7 @@ def test_the_submission_has_ax_wherever_the_set_lies(mnli: Path, name: str):
     assert files[0].read_text() == "index\tprediction\n7\tneutral\n8\tcontradiction\n9\tentailment\n"
 
 
-def test_without_the_set_and_for_other_tasks_there_is_no_ax(mnli: Path, tmp_path: Path, monkeypatch):
+def test_without_the_set_and_for_other_tasks_there_is_no_ax(mnli: Path, monkeypatch):
     assert [split.name for split in opened(task="mnli", data=mnli).tests] == ["test_matched", "test_mismatched"]
     write_published(mnli.parent / "diagnostic" / "diagnostic.tsv")
     rte = mnli.parent / "RTE"
@@ -155,7 +156,6 @@ def test_a_run_writes_and_scores_it_with_the_rest_of_the_submission(mnli: Path, 
     reported = json.loads((run / "report/metrics.json").read_text())["scores"]["diagnostic"]
     assert reported.keys() == {"loss", "matthews_correlation"}
     assert score("ax", full, run / "predictions/AX.tsv")["matthews_correlation"] == reported["matthews_correlation"]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluations = [row for row in rows if row["kind"] == "eval"]
+    evaluations = records(run, "eval")
     assert evaluations and all("accuracy" in row for row in evaluations)
     assert not any("diagnostic" in name or "matthews" in name for row in evaluations for name in row)

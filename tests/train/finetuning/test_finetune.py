@@ -29,14 +29,15 @@ from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.tasks.token_classification import TokenClassification
-from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.prediction import Predictor
+from tests.run_directory import assert_equal_states, records, stopped_at, untimed
 from tests.train.finetuning.finetune_sources import (
     sentences,
     write_choices,
     write_csv,
     write_squad,
     write_start,
+    write_tables,
     write_tagged,
 )
 from train import finetune
@@ -45,7 +46,6 @@ from train.finetuning.job import FinetuningJob
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import check_same_files
 from train.run.directory import RunDirectory
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
 from train.run.log.curves import curves_of
 
@@ -54,23 +54,12 @@ from train.run.log.curves import curves_of
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finetune")
     write_start(folder)
-    write_csv(folder / "train.csv", sentences(64, seed=1))
-    write_csv(folder / "dev.csv", sentences(21, seed=2))
-    write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
+    write_tables(folder)
     return folder
 
 
 def run(place: Path, name: str, *words: str) -> int:
     return finetune.main([str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / name}", *words])
-
-
-def records(folder: Path, kind: str | None = "eval") -> list[dict]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if kind in (row["kind"], None)]
-
-
-def untimed(rows: list[dict]) -> list[dict]:
-    return [{name: v for name, v in row.items() if name not in ("seconds", "cpu_seconds")} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +75,10 @@ def files(place: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report(table: Path):
-    assert [row["step"] for row in records(table)] == [32, 64, 96, 128, 160]
+    assert [row["step"] for row in records(table, "eval")] == [32, 64, 96, 128, 160]
     scores = json.loads((table / "report/metrics.json").read_text())
     assert scores["scores"]["dev"]["accuracy"] > 0.9
-    assert scores["scores"]["dev"]["accuracy"] == max(row["accuracy"] for row in records(table))
+    assert scores["scores"]["dev"]["accuracy"] == max(row["accuracy"] for row in records(table, "eval"))
     config, _, _, report = load(table / "export")
     assert (report.head, config.labels) == ("sequence-classification", ("bad", "good"))
     assert config.problem_type == "single_label_classification"
@@ -107,7 +96,7 @@ def test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report(table:
     assert f"| {scores['best_step']} | {scores['scores']['dev']['accuracy']:.4f} |" in page
     (chosen,) = [line for line in page.splitlines() if line.endswith("| chosen |")]
     assert chosen.startswith(f"| {scores['best_step']} | ")
-    assert [row["step"] for row in records(table) if row["best"]][-1] == scores["best_step"]
+    assert [row["step"] for row in records(table, "eval") if row["best"]][-1] == scores["best_step"]
     assert "dev-confusion.png" in page and (table / "report/dev-confusion.png").stat().st_size > 5_000
     mistakes = (table / "report/dev-mistakes.jsonl").read_text().splitlines()
     assert len(mistakes) == round(21 * (1 - scores["scores"]["dev"]["accuracy"]))
@@ -124,7 +113,7 @@ def test_every_score_stands_beside_that_of_the_majority_class(table: Path):
         "macro_f1": sk.f1_score(dev, said, average="macro"),
         "matthews_correlation": sk.matthews_corrcoef(dev, said),
     }
-    for row in records(table):
+    for row in records(table, "eval"):
         assert {name: row[f"baseline_{name}"] for name in expected} == pytest.approx(expected)
     log, page = ((table / name).read_text() for name in ("run.log", "report/report.md"))
     assert (
@@ -133,7 +122,7 @@ def test_every_score_stands_beside_that_of_the_majority_class(table: Path):
     )
     assert f"(baseline {expected['accuracy']:.1%})" in log and log.count("<- the best so far") >= 1
     assert re.search(rf"\| accuracy \| [01]\.\d{{4}} \| {expected['accuracy']:.4f} \|", page)
-    drawn = {line.get_label(): line for line in curves_of(records(table, None)).axes[1].lines}
+    drawn = {line.get_label(): line for line in curves_of(records(table)).axes[1].lines}
     assert set(drawn["accuracy, baseline"].get_ydata()) == {expected["accuracy"]}
     best = json.loads((table / "report/metrics.json").read_text())["best_step"]
     assert set(drawn[f"the best model, step {best}"].get_xdata()) == {best}
@@ -211,22 +200,13 @@ def test_a_run_chooses_in_rows_like_those_of_its_evaluation(place: Path):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path, monkeypatch):
+def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path):
     for stop_at in (3, 32, 77):
-        monkeypatch.setattr(
-            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
-        )
-        assert run(place, "stopped", *files(place)) == EXIT_PREEMPTED
-    monkeypatch.undo()
+        with stopped_at(stop_at):
+            assert run(place, "stopped", *files(place)) == EXIT_PREEMPTED
     assert run(place, "stopped", *files(place)) == EXIT_DONE
-
-    def arrays(folder: Path) -> list[np.ndarray]:
-        with Checkpoints(folder / "checkpoints") as checkpoints:
-            return jax.tree.leaves(checkpoints.restore_arrays().state)
-
-    for a, b in zip(arrays(place / "stopped"), arrays(table), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert untimed(records(place / "stopped")) == untimed(records(table))
+    assert_equal_states(place / "stopped", table)
+    assert untimed(records(place / "stopped", "eval")) == untimed(records(table, "eval"))
     for name in ("export/model.safetensors", "report/metrics.json", "predictions/test-predictions.csv"):
         assert (place / "stopped" / name).read_bytes() == (table / name).read_bytes(), name
 
@@ -244,7 +224,7 @@ def test_what_the_best_model_gave_in_its_evaluation_is_not_computed_again(place:
     monkeypatch.setattr(Predictor, "__call__", count)
     dev, test = 21, 9
     assert run(place, "once", *files(place), "epochs=2") == EXIT_DONE
-    assert computed == [dev] * len(records(place / "once")) + [test]
+    assert computed == [dev] * len(records(place / "once", "eval")) + [test]
 
     computed.clear()
     shutil.copytree(table, place / "again")
@@ -286,12 +266,11 @@ def test_a_metric_that_never_was_a_number_is_said(place: Path):
 
 
 @pytest.mark.slow
-def test_options_of_the_model_hold_when_a_run_resumes(place: Path, table: Path, capsys, monkeypatch):
+def test_options_of_the_model_hold_when_a_run_resumes(place: Path, table: Path, capsys):
     """Also options on how to compute, which published configs lack; options other than the first run's are refused."""
     words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
-    assert run(place, "narrow", *words) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(3):
+        assert run(place, "narrow", *words) == EXIT_PREEMPTED
     assert run(place, "narrow", *words) == EXIT_DONE
     assert json.loads((place / "narrow/config.json").read_text())["model"]["dtype"] == "bfloat16"
     for other in ("model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"):
@@ -319,7 +298,7 @@ def test_a_run_whose_files_have_other_contents_does_not_resume(place: Path, tmp_
     words = [*(f"{name}={path}" for name, path in copies.items()), "epochs=1"]
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", *words]
     assert finetune.main(argv) == EXIT_DONE
-    found = records(tmp_path / "run")
+    found = records(tmp_path / "run", "eval")
     for name, path in copies.items():
         before = Path(path).read_bytes()
         Path(path).write_bytes(before.replace(b"was", b"and"))
@@ -327,7 +306,7 @@ def test_a_run_whose_files_have_other_contents_does_not_resume(place: Path, tmp_
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
         assert f"{name}: {path} has changed since this run reached step 8" in line and "allow_change=data" in line
         Path(path).write_bytes(before)
-    assert finetune.main(argv) == EXIT_DONE and records(tmp_path / "run") == found
+    assert finetune.main(argv) == EXIT_DONE and records(tmp_path / "run", "eval") == found
     moved = write_csv(tmp_path / "moved.csv", sentences(21, seed=5))
     assert exit_code(finetune.main, [*argv, f"dev={moved}"]) == 2  # another path is another config, and so said
     assert "say allow_change=dev to" in capsys.readouterr().err
@@ -367,7 +346,7 @@ def test_a_correlation_that_was_not_a_number_stays_the_worst_score_of_a_resumed_
 def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(place: Path):
     words = [f"train={place / 'train.csv'}", "dev=0.25", "early_stop=2", "eval_every=6", "optimizer.learning_rate=0"]
     assert run(place, "early", *words) == EXIT_DONE
-    found = records(place / "early")
+    found = records(place / "early", "eval")
     assert [row["step"] for row in found] == [6, 12, 18]  # the first is the best, and two were no better
     assert "48 training examples, 16 of dev" in (place / "early/run.log").read_text()
     train = sentences(64, seed=1)
@@ -376,7 +355,7 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
     assert [(row["text"], row["gold"]) for row in held] == [train[int(row["id"])] for row in held]
     assert load(place / "early/export").report.step == 6
     assert run(place, "early", *words) == EXIT_DONE  # nothing is left to do, and nothing is done
-    assert records(place / "early") == found
+    assert records(place / "early", "eval") == found
 
 
 @pytest.mark.slow

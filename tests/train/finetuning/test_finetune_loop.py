@@ -15,6 +15,7 @@ from bert_jax.data.tasks import length_batches
 from bert_jax.formats.load import load_arrays
 from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
+from tests.run_directory import records
 from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning.job import FinetuningJob
@@ -50,11 +51,6 @@ def words(place: Path, name: str, *more: str) -> list[str]:
     said = [f"init={place / 'model'}", f"run={place / name}", *files, "max_length=32", "epochs=2", "eval_every=8"]
     said.append("model.hidden_dropout_prob=0.15")  # no other file's tests have compiled programs of such a model
     return [str(place / "recipe.py"), *said, *more]
-
-
-def records(folder: Path, kind: str) -> list[dict]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.many import runs_mesh, stacked
+from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning import sweep
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.sweep import Run, write_sweep
 from train.run.directory import RunDirectory
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
 
@@ -47,29 +47,21 @@ def many(words: list[str], tmp_path_factory) -> Path:
     return run
 
 
-def state_of(run: Path):
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        return checkpoints.restore_arrays().state
-
-
 @pytest.mark.slow
 def test_each_of_the_runs_equals_the_same_run_alone_dropout_on(words: list[str], many: Path, tmp_path: Path, capsys):
     assert finetune.main([*words, "--dry-run", "--json"]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["batches an epoch, by length"] == {"16": 5, "32": 3}
     alone = tmp_path / "alone"
     assert finetune.main([*words, "seed=3", f"run={alone}"]) == EXIT_DONE
-    one = jax.tree.map(lambda leaf: leaf[1], state_of(many))  # the second of seeds 2 and 3, at the first rate
-    for (path, ours), (_, theirs) in zip(
-        jax.tree_util.tree_leaves_with_path(one), jax.tree_util.tree_leaves_with_path(state_of(alone)), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-4, err_msg=jax.tree_util.keystr(path))
-    rows = [json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()]
-    theirs = {row["step"]: row for row in rows if row["kind"] == "eval"}
+    ours, theirs = state_of(many), state_of(alone)
+    assert ours.keys() == theirs.keys()
+    for path, leaf in theirs.items():  # the second of seeds 2 and 3, at the first rate
+        np.testing.assert_allclose(ours[path][1], leaf, rtol=0, atol=2e-4, err_msg=path)
+    theirs = {row["step"]: row for row in records(alone, "eval")}
     for row in map(json.loads, (many / "runs.jsonl").read_text().splitlines()):
         assert row["scores"][1]["loss"] == pytest.approx(theirs[row["step"]]["loss"], abs=1e-4)
         assert row["scores"][1]["accuracy"] == theirs[row["step"]]["accuracy"]
-    seeds = [leaf[0] - leaf[1] for leaf in jax.tree.leaves(state_of(many)["params"])]
-    assert max(np.abs(difference).max() for difference in seeds) > 1e-2
+    assert max(np.abs(leaf[0] - leaf[1]).max() for path, leaf in ours.items() if path.startswith("params/")) > 1e-2
 
 
 @pytest.mark.slow
@@ -93,8 +85,7 @@ def test_the_results_of_the_runs_are_reported(many: Path):
 
 @pytest.mark.slow
 def test_the_log_of_many_runs_has_the_losses_of_each_rate_and_the_speeds(many: Path):
-    rows = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
-    train = [row for row in rows if row["kind"] == "train"]
+    train = records(many, "train")
     assert [row["step"] for row in train] == [16, 32, 48, 64]
     for row in train:
         for rate in ("0.01", "0"):
@@ -104,14 +95,12 @@ def test_the_log_of_many_runs_has_the_losses_of_each_rate_and_the_speeds(many: P
 
 
 @pytest.mark.slow
-def test_stopped_runs_resume_to_the_same_bits(words: list[str], many: Path, tmp_path: Path, monkeypatch):
+def test_stopped_runs_resume_to_the_same_bits(words: list[str], many: Path, tmp_path: Path):
     run = tmp_path / "stopped"
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 21 else None)
-    assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(21):
+        assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_PREEMPTED
     assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_DONE
-    for ours, theirs in zip(jax.tree.leaves(state_of(run)), jax.tree.leaves(state_of(many)), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_equal_states(run, many)
     for name in ("sweep.json", "runs.jsonl", "export/model.safetensors"):
         assert (run / name).read_bytes() == (many / name).read_bytes(), name
 
@@ -288,4 +277,4 @@ def test_a_run_whose_numbers_go_bad_fails_alone(words: list[str], tmp_path: Path
     assert found["best"]["learning_rate"] == 1e-2
     for line in (run / "runs.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state_of(run)))
+    assert all(np.isfinite(leaf).all() for leaf in state_of(run).values())

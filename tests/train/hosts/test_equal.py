@@ -15,8 +15,15 @@ from bert_jax.__main__ import main as bert_jax
 from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
 from tests import test_files
 from tests.conftest import see_devices
-from tests.hosts import ROOT, Hosts
-from tests.train.finetuning.finetune_sources import sentences, write_csv, write_squad, write_start, write_tagged
+from tests.hosts import Hosts
+from tests.root import ROOT
+from tests.run_directory import records
+from tests.train.finetuning.finetune_sources import (
+    write_squad,
+    write_start,
+    write_tables,
+    write_tagged,
+)
 from tests.train.hosts.programs import note_rows, run
 from tests.train.pretraining.family_runs import write_text
 from train.pretraining.mixture import MixedData
@@ -92,20 +99,15 @@ def here(devices: int, program: list[str]) -> dict[str, Any]:
     return report
 
 
-def rows_of(run: Path, kind: str) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
-
-
 def assert_equal_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
     """The same losses at each step, and the same held-out figures."""
     for kind, names in (("train", ("loss", "mlm_loss", "nsp_loss")), ("eval", ("mlm_loss", "nsp_loss"))):
-        ours, theirs = rows_of(one, kind), rows_of(other, kind)
+        ours, theirs = records(one, kind), records(other, kind)
         assert [row["step"] for row in ours] == [row["step"] for row in theirs]
         for name in names:
             found, expected = ([row[name] for row in rows] for rows in (ours, theirs))
             np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=f"{kind} {name}")
-    for ours, theirs in zip(rows_of(one, "eval"), rows_of(other, "eval"), strict=True):
+    for ours, theirs in zip(records(one, "eval"), records(other, "eval"), strict=True):
         for name in ("unigram_accuracy", "majority_accuracy"):
             assert ours[name] == theirs[name]
         assert ours["unigram_loss"] == pytest.approx(theirs["unigram_loss"], rel=1e-6)
@@ -131,9 +133,7 @@ def tables(tmp_path_factory) -> Path:
     """A model, its recipe, and the files of tasks."""
     folder = tmp_path_factory.mktemp("tables")
     write_start(folder)
-    write_csv(folder / "train.csv", sentences(64, seed=1))
-    write_csv(folder / "dev.csv", sentences(21, seed=2))
-    write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
+    write_tables(folder)
     return folder
 
 
@@ -179,7 +179,7 @@ def pod(folder: Path, tables: Path, one: dict, storage: dict[str, str]) -> dict[
 @pytest.mark.slow
 def test_fifty_steps_in_two_phases_are_those_of_one_process(folder: Path, pod):
     assert [report["code"] for report in pod["pod"]] == [0, 0]
-    assert len(rows_of(folder / "pod", "train")) == 50
+    assert len(records(folder / "pod", "train")) == 50
     assert_equal_runs(folder / "pod", folder / "one")
     assert len(list((folder / "pod").glob("*.jsonl"))) == 1
 
@@ -208,10 +208,10 @@ def test_packed_rows_train_as_in_one_process(folder: Path, pod):
     """Two processes with two devices each, in two parts, beside one device: what shares a row stays together."""
     assert [report["code"] for report in pod["packed"]] == [0, 0]
     assert_equal_runs(folder / "pod packed", folder / "one packed")
-    assert len(rows_of(folder / "pod packed", "train")) == 25
+    assert len(records(folder / "pod packed", "train")) == 25
     ((length, examples_a_row),) = json.loads((folder / "pod packed/config.json").read_text())["packed"]
     assert length == 40 and examples_a_row > 1.2, "the test needs rows with several examples"
-    shares = [[row["padding_share"] for row in rows_of(folder / f"{side} packed", "train")] for side in ("pod", "one")]
+    shares = [[row["padding_share"] for row in records(folder / f"{side} packed", "train")] for side in ("pod", "one")]
     assert shares[0] == pytest.approx(shares[1])
 
 
@@ -220,9 +220,9 @@ def test_a_mixture_from_disk_and_bucket_trains_as_from_disk_and_in_other_parts(f
     """Four devices compute each batch in two parts, the two of one process in four: `tokens_per_device` says so."""
     for name, tolerance in (("pod mixed", 1e-5), ("one mixed resumed", 1e-4)):
         assert_equal_runs(folder / name, folder / "one mixed", tolerance)
-        rows = rows_of(folder / name, "eval")
+        rows = records(folder / name, "eval")
         assert all({"mlm_loss_data", "mlm_loss_more"} < row.keys() for row in rows) and len(rows) == 2
-        assert_close_parts(rows, rows_of(folder / "one mixed", "eval"))
+        assert_close_parts(rows, records(folder / "one mixed", "eval"))
     log = {name: (folder / name / "run.log").read_text() for name in ("one mixed", "pod mixed", "one mixed resumed")}
     assert "a step has 16 rows of 24, 2 on a device at a time in 4 parts" in log["one mixed"]
     assert "a step has 16 rows of 24, 2 on a device at a time in 2 parts" in log["pod mixed"]
@@ -263,7 +263,7 @@ def test_a_run_goes_on_with_more_processes_and_another_mesh(folder: Path, pod):
 
 
 @pytest.mark.slow
-def test_the_export_of_two_processes_is_that_of_one_from_the_same_checkpoint(folder: Path, pod, tmp_path, capsys):
+def test_the_export_of_two_processes_is_that_of_one_from_the_same_checkpoint(folder: Path, pod, tmp_path):
     for name in ("pod", "one resumed"):
         assert bert_jax(["export", str(folder / name), str(tmp_path / name)]) == 0
         exported = (folder / name / "export/model.safetensors").read_bytes()
@@ -287,7 +287,7 @@ def test_runs_that_cannot_be_shared_out_are_refused_before_anything_is_written(t
 def assert_same_task(ours: Path, theirs: Path) -> None:
     """The same losses and scores at each step, the same predictions with the same probabilities, one file of each."""
     for kind in ("train", "eval"):
-        for a, b in zip(rows_of(ours, kind), rows_of(theirs, kind), strict=True):
+        for a, b in zip(records(ours, kind), records(theirs, kind), strict=True):
             timed = (
                 "seconds",
                 "cpu_seconds",
@@ -421,6 +421,6 @@ def test_distillation_over_processes_is_that_of_one_process(tmp_path: Path):
     ((*reports,),) = on_hosts(2, tmp_path, [pretrain(tmp_path, "pod", *words)])
     assert [report["code"] for report in reports] == [0, 0]
     here(4, pretrain(tmp_path, "one", *words))
-    ours, theirs = ([row["loss"] for row in rows_of(tmp_path / side, "train")] for side in ("pod", "one"))
+    ours, theirs = ([row["loss"] for row in records(tmp_path / side, "train")] for side in ("pod", "one"))
     assert len(ours) == 50
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)

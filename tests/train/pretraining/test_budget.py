@@ -15,11 +15,10 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig, make_schedule
-from tests.train.pretraining.test_pretrain import arrays_of, records
+from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from train import pretrain
 from train.pretraining.budget import Budget
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 from train.run.log.meter import Meter, Spent
 
@@ -188,17 +187,12 @@ def test_a_run_with_a_budget_resumes_to_the_bit_before_and_in_its_decay(recipe, 
     begins, ends = int(decision["begins"]), int(decision["ends"])
     assert (begins, ends) == (14, 19)  # (40 - 28 - two batches of 2 / 3 seconds to evaluate) / 2 = 5.3 steps
     for at in (5, begins + 1):
-        monkeypatch.setattr(
-            stopping.StopRequest, "exit_code", lambda _, step, at=at: EXIT_PREEMPTED if step == at else None
-        )
-        assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: None)
+        with stopped_at(at):
+            assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
     seconds_a_step[0] = 0.1  # a faster machine does not change what is decided
     assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
-    (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
-    assert step == ends
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_states(stopped, through)
+    assert state_of(stopped)["step"] == ends
     rates = [row["learning_rate"] for row in records(stopped, "train")]
     peak, late = 1e-3, [1e-3 * (1 - np.sqrt((s - begins) / (ends - begins))) for s in range(begins, ends)]
     assert rates == pytest.approx([0, 5e-4, *[peak] * (begins - 2), *late], rel=1e-5)
@@ -209,4 +203,4 @@ def test_a_run_with_a_budget_resumes_to_the_bit_before_and_in_its_decay(recipe, 
     )
     assert (through / "export" / "config.json").exists()
     assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE  # it is finished
-    assert arrays_of(through)[0] == ends
+    assert state_of(through)["step"] == ends

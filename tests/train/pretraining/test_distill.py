@@ -17,15 +17,15 @@ from bert_jax.errors import UserError
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.surgery.edit import edit
-from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.tree import unflatten
+from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from tests.train.pretraining.family_runs import prepare_for, small_config
 from train import pretrain
 from train.pretraining.objective import objective_of
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 pytestmark = pytest.mark.slow
@@ -74,37 +74,26 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def training_rows(run: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == "train"]
-
-
 def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
-    recipe, data: PreparedData, teacher: str, tmp_path: Path, monkeypatch
+    recipe, data: PreparedData, teacher: str, tmp_path: Path
 ):
     student = str(edit(teacher, tmp_path / "student", student="distilbert", layers=(0, 2)).directory)
     words = [recipe, f"data={data.path}", f"init={student}", f"teacher={teacher}"]
     assert pretrain.main([*words, f"run={tmp_path / 'straight'}"]) == EXIT_DONE
-    rows = training_rows(tmp_path / "straight")
+    rows = records(tmp_path / "straight", "train")
     first, last = rows[0], rows[-1]
     assert last["step"] == 60
     for name in ("loss", "kl_loss", "cosine_loss"):
         assert last[name] < 0.8 * first[name], name
     assert first["loss"] == pytest.approx(5 * first["kl_loss"] + 2 * first["mlm_loss"] + first["cosine_loss"], rel=1e-5)
 
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 13 else None)
-    assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(13):
+        assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
     assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_DONE
-    states = []
-    for name in ("straight", "stopped"):
-        with Checkpoints(tmp_path / name / "checkpoints") as checkpoints:
-            states.append(checkpoints.restore_arrays().state)
-    for ours, theirs in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    layers = states[0]["params"]["bert"]["encoder"]
-    assert set(layers) == {"layer_0", "layer_1"}  # the student's alone, in parameters and moments
-    assert set(states[0]["opt_state"]["moments"]["mu"]["bert"]["encoder"]) == set(layers)
+    assert_equal_states(tmp_path / "straight", tmp_path / "stopped")
+    state = unflatten(state_of(tmp_path / "straight"))
+    for tree in (state["params"], state["opt_state"]["moments"]["mu"]):
+        assert set(tree["bert"]["encoder"]) == {"layer_0", "layer_1"}  # the student's alone
     config = bert_jax.load(tmp_path / "straight" / "export", head="mlm").config
     assert (config.model_type, config.num_hidden_layers) == ("distilbert", 2)
 

@@ -14,6 +14,7 @@ from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.run_directory import records
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
@@ -273,8 +274,7 @@ def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
     assert float(line[1].split("%")[0]) == pytest.approx(100 * (32 + 8) / 96, abs=0.1)
     part = PreparedData(books)
     assert float(line[3]) == pytest.approx(3 * (32 / part.examples(32) + 24 / part.examples(48)), rel=0.02)
-    rows = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [row for row in rows if row["kind"] == "eval"]
+    evaluated = records(run, "eval")
     assert len(evaluated) == 2
     for row in evaluated:
         mean = row["mlm_loss_data"] * 40 / 96 + row["mlm_loss_books"] * 56 / 96

@@ -15,6 +15,7 @@ from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
 from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.run_directory import records
 from tests.unpacking import as_rows, unpacked
 from train import plan, pretrain
 from train.planning.machines import read_topology
@@ -85,7 +86,7 @@ def test_little_padding_is_left_alone(data: str, monkeypatch):
     assert [length for length, _ in with_packing(config_of(data, packing="yes"), source).packed] == [32, 48]
 
 
-def test_what_cannot_be_packed_is_said(data: str, tmp_path: Path, monkeypatch):
+def test_what_cannot_be_packed_is_said(data: str, monkeypatch):
     source = PreparedData(data)
     config = config_of(data)
     monkeypatch.setattr(jax, "device_count", lambda: 16)
@@ -266,9 +267,8 @@ def test_data_without_the_order_by_length_is_trained_on_as_before(data: str, tmp
 def test_a_packed_run_says_its_rows_and_padding_and_evaluates_as_without(run: Path, data: str):
     log = (run / "run.log").read_text()
     assert "; packed: 1.15 examples share a row, 8 a step; " in log and "% without packing" in log
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    trained = [row for row in rows if row["kind"] == "train"]
-    assert all(0 <= row["padding_share"] < 0.15 for row in trained)
+    trained = records(run, "train")
+    assert trained and all(0 <= row["padding_share"] < 0.15 for row in trained)
     speeds = [row for row in trained if "tokens_per_second" in row]
     assert speeds and all(
         row["real_tokens_per_second"] == pytest.approx(row["tokens_per_second"] * (1 - row["padding_share"]), rel=0.05)
@@ -279,8 +279,7 @@ def test_a_packed_run_says_its_rows_and_padding_and_evaluates_as_without(run: Pa
     source = PreparedData(data)
     held_out = source.batches(config_of(data), Phase(48, 16, 1), "held-out", shuffle=False).batch(0)
     of_class_1 = held_out["next_sentence_label"].mean()
-    evaluated = next(row for row in rows if row["kind"] == "eval")
-    assert evaluated["majority_accuracy"] == pytest.approx(max(of_class_1, 1 - of_class_1), abs=2 / 16)
+    assert records(run, "eval")[0]["majority_accuracy"] == pytest.approx(max(of_class_1, 1 - of_class_1), abs=2 / 16)
 
 
 @pytest.mark.slow

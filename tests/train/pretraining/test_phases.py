@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.training_record import training_record
 from bert_jax.training.moments import decay_by_tokens
 from bert_jax.training.optimizer import OptimizerConfig, make_schedule
-from tests.train.pretraining.test_pretrain import arrays_of, records
+from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from train import pretrain
 from train.pretraining.fitted_model import with_model_for
 from train.pretraining.job import PretrainingJob
@@ -25,7 +25,6 @@ from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import override, to_json
 from train.run.directory import RunDirectory
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 from train.run.fields import fields_of
 
@@ -35,10 +34,6 @@ PHASES = (Phase(32, 8, 5, mask=0.3), Phase(32, 16, 3, mask=0.15, rate=0.5), Phas
 def config_of(phases=PHASES, **fields) -> PretrainConfig:
     optimizer = OptimizerConfig(learning_rate=1e-3, warmup_steps=2)
     return PretrainConfig(optimizer=optimizer, phases=phases, model=BertConfig.preset("tiny"), **fields)
-
-
-def stop_at(monkeypatch, at: int) -> None:
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == at else None)
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
@@ -162,19 +157,16 @@ def test_the_second_moment_of_a_ramp_forgets_by_tokens():
 
 
 @pytest.mark.slow
-def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_path: Path, monkeypatch):
+def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_path: Path):
     words = [recipe, f"data={data}", f"phases={tuple(map(tuple, PHASES))}", "log_every=1"]
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE
     for at in (3, 7, 10):
-        stop_at(monkeypatch, at)
-        assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+        with stopped_at(at):
+            assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
     assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
-    (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
-    assert step == 12
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_states(stopped, through)
+    assert state_of(stopped)["step"] == 12
     config = config_of()
     expected = [float(make_schedule(config.optimizer, factors=config.rates)(s)) for s in range(12)]
     assert [row["learning_rate"] for row in records(stopped, "train")] == pytest.approx(expected, rel=1e-5)
@@ -185,9 +177,7 @@ def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_
 
 
 @pytest.mark.slow
-def test_a_ramp_with_masks_and_rates_resumes_to_the_bit_inside_each_piece(
-    recipe: str, data: str, tmp_path: Path, monkeypatch
-):
+def test_a_ramp_with_masks_and_rates_resumes_to_the_bit_inside_each_piece(recipe: str, data: str, tmp_path: Path):
     pieces = zip(ramped_phases(32, (8, 16, 32), 12), (0.3, 0.15, 0.05), (1, 0.7, 0.4), strict=True)
     ramp = tuple(tuple(phase._replace(mask=mask, rate=rate)) for phase, mask, rate in pieces)
     assert [steps for _, _, steps, *_ in ramp] == [7, 3, 2]
@@ -195,11 +185,8 @@ def test_a_ramp_with_masks_and_rates_resumes_to_the_bit_inside_each_piece(
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE
     for at in (4, 8, 11):
-        stop_at(monkeypatch, at)
-        assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+        with stopped_at(at):
+            assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
     assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
-    (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
-    assert step == 12
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_states(stopped, through)
+    assert state_of(stopped)["step"] == 12

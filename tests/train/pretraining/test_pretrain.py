@@ -22,6 +22,8 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.tree import flatten
 from tests.opened_files import opened_by
+from tests.root import ROOT
+from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from tests.traced import traced
 from train import doctor, pretrain
 from train.diagnosis.evidence import Evidence
@@ -30,10 +32,7 @@ from train.pretraining.fitted_model import with_model_for
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.run.directory import RunDirectory
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -158,17 +157,6 @@ def test_a_run_from_another_continues_in_its_data(recipe: str, data: str, straig
         assert not (tmp_path / "wrong" / "config.json").exists()
 
 
-def arrays_of(run: Path) -> tuple[int, list[np.ndarray]]:
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        restored = checkpoints.restore_arrays()
-    return restored.step, jax.tree.leaves(restored.state)
-
-
-def records(run: Path, kind: str) -> list[dict]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
-
-
 @pytest.mark.slow
 def test_a_run_leaves_everything_that_was_promised(straight: Path):
     names = {path.name for path in straight.iterdir()}
@@ -188,22 +176,15 @@ def test_a_run_leaves_everything_that_was_promised(straight: Path):
 
 
 @pytest.mark.slow
-def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch):
+def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straight: Path, tmp_path: Path):
     run = tmp_path / "stopped"
     with traced() as names:
         for stop_at in (2, 7, 9):  # inside the first phase, before its end, inside the second
-            monkeypatch.setattr(
-                stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
-            )
-            assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
-        monkeypatch.undo()
+            with stopped_at(stop_at):
+                assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
         assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
     assert not [name for name in names if "step" in name]  # the programs are those of `straight`
-    (step, ours), (straight_step, theirs) = arrays_of(run), arrays_of(straight)
-    assert step == straight_step == 12
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_states(run, straight)
     assert [row["mlm_loss"] for row in records(run, "eval")] == [row["mlm_loss"] for row in records(straight, "eval")]
     for kind in ("train", "eval"):
         assert [row["tokens"] for row in records(run, kind)] == [row["tokens"] for row in records(straight, kind)]
@@ -228,21 +209,16 @@ SCHEDULE_FREE = ["optimizer.name=schedule-free", "optimizer.schedule=constant", 
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", [OWN_WAYS, SCHEDULE_FREE], ids=["muon", "schedule-free"])
 def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(
-    ways: list[str], recipe: str, data: str, tmp_path: Path, monkeypatch
+    ways: list[str], recipe: str, data: str, tmp_path: Path
 ):
     words = [recipe, f"data={data}", *ways, "export_at_end=false"]
     assert pretrain.main([*words, f"run={tmp_path / 'through'}"]) == EXIT_DONE
     for stop_at in (4, 10):
-        monkeypatch.setattr(
-            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
-        )
-        assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+        with stopped_at(stop_at):
+            assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
     assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_DONE
-    (step, ours), (_, theirs) = arrays_of(tmp_path / "stopped"), arrays_of(tmp_path / "through")
-    assert step == 12
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_states(tmp_path / "stopped", tmp_path / "through")
+    assert state_of(tmp_path / "stopped")["step"] == 12
 
 
 @pytest.mark.slow
@@ -282,32 +258,25 @@ def test_a_hopeless_run_ends_with_its_own_code_and_goes_on_if_asked(recipe: str,
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
-    recipe, data, straight: Path, tmp_path, monkeypatch, caplog
-):
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(recipe, data, straight: Path, tmp_path, caplog):
     run = tmp_path / "damaged"
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 7 else None)
-    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(7):
+        assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
     largest = max((run / "checkpoints" / "7").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(content)
     assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
     assert largest.name in caplog.text
-    for ours, theirs in zip(arrays_of(run)[1], arrays_of(straight)[1], strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_equal_states(run, straight)
 
 
 @pytest.mark.slow
 @pytest.mark.eight_devices
-def test_another_mesh_resumes_with_the_same_weights(
-    recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch
-):
+def test_another_mesh_resumes_with_the_same_weights(recipe: str, data: str, straight: Path, tmp_path: Path):
     run = tmp_path / "moved"
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 6 else None)
-    pretrain.main([recipe, f"data={data}", f"run={run}"])
-    monkeypatch.undo()
+    with stopped_at(6):
+        pretrain.main([recipe, f"data={data}", f"run={run}"])
     with pytest.raises(UserError, match=r"mesh\.fsdp"):
         pretrain.main([recipe, f"data={data}", f"run={run}", "mesh.fsdp=2"])
     words = [recipe, f"data={data}", f"run={run}", "mesh.fsdp=2", "mesh.tensor=2", "allow_change=mesh"]
@@ -351,13 +320,10 @@ def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, 
     for number, word in enumerate(("init_optimizer=false", "init_optimizer=true")):
         with pytest.raises(KeyboardInterrupt):
             pretrain.main([recipe, f"data={data}", f"run={tmp_path / str(number)}", f"init={straight}", word])
-    with Checkpoints(straight / "checkpoints") as checkpoints:
-        state = checkpoints.restore_arrays().state
+    kernel = state_of(straight)["params/mlm_head/transform/kernel"]
     for fresh in seen:
         assert int(fresh.step) == 0
-        np.testing.assert_array_equal(
-            fresh.params["mlm_head"]["transform"]["kernel"], state["params"]["mlm_head"]["transform"]["kernel"]
-        )
+        np.testing.assert_array_equal(fresh.params["mlm_head"]["transform"]["kernel"], kernel)
     without, with_moments = (sum(float(np.abs(x).sum()) for x in jax.tree.leaves(s.opt_state)) for s in seen)
     assert without == 0
     assert with_moments > 0

@@ -13,6 +13,8 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.root import ROOT
+from tests.run_directory import records
 from train import pretrain, scale
 from train.pretraining import job as pretraining
 from train.pretraining.fitted_model import with_model_for
@@ -23,7 +25,6 @@ from train.run.config import load_recipe
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE
 
-ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = {
     "albert_base", "bert_base", "bert_base_lamb", "bert_base_lamb_512", "bert_large", "distilbert_base", "roberta_base",
 }  # fmt: skip
@@ -160,11 +161,6 @@ def test_each_phase_has_its_own_parts(data: str, tmp_path: Path):
     job = pretraining.PretrainingJob(config, RunDirectory(str(tmp_path)), source, source)
     assert [job.parts_of({"input_ids": np.zeros((phase.batch, phase.length))}) for phase in config.phases] == [2, 2]
     assert [config.parts_of(phase.length, phase.batch, 1) for phase in config.phases] == [16, 16]
-
-
-def records(run: Path, kind: str) -> list[dict]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
 
 
 @pytest.mark.slow

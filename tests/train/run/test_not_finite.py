@@ -3,13 +3,13 @@
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of
+from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
+from tests.run_directory import records, stopped_at, untimed
 from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
@@ -53,14 +53,10 @@ def test_a_run_that_ends_on_skipped_steps_is_not_done(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_signal_during_a_streak_saves_nothing_and_the_run_repeats_it(tmp_path: Path, monkeypatch):
-    def stops_at(_, step: int) -> int | None:
-        return EXIT_PREEMPTED if step == 10 else None
-
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", stops_at)
-    assert run_of(AddingJob(config(), bad=(8, 9)), tmp_path) == (EXIT_PREEMPTED, [5])
+def test_a_signal_during_a_streak_saves_nothing_and_the_run_repeats_it(tmp_path: Path):
+    with stopped_at(10):
+        assert run_of(AddingJob(config(), bad=(8, 9)), tmp_path) == (EXIT_PREEMPTED, [5])
     assert "continues from step 5" in (tmp_path / "run.log").read_text()
-    monkeypatch.undo()
     assert run_of(AddingJob(config(), bad=(8, 9)), tmp_path)[0] == EXIT_DONE
     used = set(range(STEPS)) - {8, 9}
     assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(used)).all()
@@ -80,7 +76,7 @@ def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_p
         "going back to step 10 (rollback 1 of 1), since nothing was finite after step 15: the batches of steps 11 to 19"
         in log
     )
-    rows = rows_in(tmp_path)
+    rows = records(tmp_path)
     assert [row["step"] for row in rows if row["kind"] == "train"] == [*range(1, 11), *range(20, 31)]
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [10, 20, 30]
     (marked,) = [row for row in rows if row["kind"] == "rollback"]
@@ -91,12 +87,11 @@ def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [11, 12, 13])
-def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, monkeypatch, stop: int):
+def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, stop: int):
     """Batches 13 to 16 are bad: a run that was never stopped goes back to step 10, and so does this one."""
     job = AddingJob(config(rollbacks=1, keep=2), bad=range(13, 17))
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == stop else None)
-    assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [5, 10, stop])
-    monkeypatch.undo()
+    with stopped_at(stop):
+        assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [5, 10, stop])
     assert run_of(job, tmp_path) == (EXIT_DONE, [25, 30])
     assert "going back to step 10 " in (tmp_path / "run.log").read_text()
     used = set(range(STEPS)) - set(range(10, 17))
@@ -104,11 +99,12 @@ def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_the_checkpoint_of_a_stop_does_not_replace_one_that_a_rollback_needs(tmp_path: Path, monkeypatch):
+def test_the_checkpoint_of_a_stop_does_not_replace_one_that_a_rollback_needs(tmp_path: Path):
     """Batch 14 makes step 15 useless. Of two checkpoints that stay, 10 must be one, whatever was saved at 12 and 13."""
-    job, stops = AddingJob(config(rollbacks=1, keep=2), explodes=14), {12, 13}
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step in stops else None)
-    assert [run_of(job, tmp_path) for _ in stops] == [(EXIT_PREEMPTED, [5, 10, 12]), (EXIT_PREEMPTED, [5, 10, 12, 13])]
+    job = AddingJob(config(rollbacks=1, keep=2), explodes=14)
+    with stopped_at(12, 13):
+        assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [5, 10, 12])
+        assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [5, 10, 12, 13])
     assert run_of(job, tmp_path) == (EXIT_DONE, [25, 30])
     assert "going back to step 10 " in (tmp_path / "run.log").read_text()
 
@@ -135,10 +131,10 @@ def test_without_a_good_checkpoint_there_is_nothing_to_go_back_to(tmp_path: Path
     assert "no good checkpoint to go back to" in (tmp_path / "run.log").read_text()
 
 
-def test_a_run_that_has_only_the_checkpoint_of_a_stop_keeps_it_and_ends(tmp_path: Path, monkeypatch):
+def test_a_run_that_has_only_the_checkpoint_of_a_stop_keeps_it_and_ends(tmp_path: Path):
     job = AddingJob(config(rollbacks=3), bad=range(4, 9))
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
-    assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [3])
+    with stopped_at(3):
+        assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [3])
     assert run_of(job, tmp_path) == (EXIT_NOT_FINITE, [3])
     assert (
         "no good checkpoint to go back to; one that was saved at a stop does not count"
@@ -152,7 +148,7 @@ def test_a_run_can_pass_over_its_last_batches(tmp_path: Path):
     assert run_of(job, tmp_path)[0] == EXIT_DONE
     assert job.finished == STEPS and job.evaluated[-1] == STEPS
     assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(range(25))).all()
-    assert [row["step"] for row in rows_in(tmp_path) if row["kind"] == "eval"] == [10, 20, 30]
+    assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20, 30]
 
 
 @pytest.mark.slow
@@ -173,15 +169,8 @@ def test_a_run_with_rollbacks_that_is_stopped_now_and_then_is_bitwise_the_same(t
     ours, theirs = (jax.tree.leaves(state_in(tmp_path / name)) for name in ("stopped", "straight"))
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
-
-    def told(name: str) -> list[dict[str, Any]]:
-        timed = ("seconds", "cpu_seconds", "tokens", "eta_seconds", "input_wait")
-        return [
-            {key: value for key, value in row.items() if key not in timed and not key.endswith("_per_second")}
-            for row in rows_in(tmp_path / name)
-        ]
-
-    assert told("stopped") == told("straight")
+    of_stopped, of_straight = (untimed(records(tmp_path / name)) for name in ("stopped", "straight"))
+    assert of_stopped == of_straight
 
 
 @pytest.mark.slow

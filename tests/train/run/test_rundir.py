@@ -14,6 +14,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.files import json_text, write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from tests.root import ROOT
+from tests.run_directory import records
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.recipe import PretrainConfig
 from train.run import directory as directory_module
@@ -22,8 +24,6 @@ from train.run.directory import RunDirectory
 from train.run.log import run_log as log_module
 from train.run.log.curves import curves_of
 from train.run.log.run_log import RunLog
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
     with RunLog(tmp_path, start_step=4, total_steps=10) as log:
         log.record("train", 6, {"loss": float("nan")})
         log.record("eval", 6, {"mlm_loss": 2.0})
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = records(tmp_path)
     assert [(row["kind"], row["step"]) for row in rows] == [("train", 2), ("train", 4), ("train", 6), ("eval", 6)]
     assert rows[2]["loss"] is None
     assert (tmp_path / "curves.png").stat().st_size > 10_000

@@ -1,6 +1,5 @@
 """A fine-tuning while pretraining: the scores that train.finetune gets from the saved model, once each over a kill."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,47 +7,26 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.training.prediction import Predictor
+from tests.run_directory import records
+from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import finetune, pretrain
-from train.pretraining.job import PretrainingJob
 from train.run.ending.stopping import EXIT_DONE
 
 FIELDS = ["finetune_every=6", "finetune_examples=100", "finetune_epochs=12", "finetune_rate=3e-3"]
 
 
-def scored(run: Path, prefix: str = "") -> dict[int, tuple[float, float]]:
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    found = [row for row in found if row["kind"] == "eval"]
-    assert len({row["step"] for row in found}) == len(found), "an evaluation is there twice"
-    return {row["step"]: (row[f"{prefix}loss"], row[f"{prefix}accuracy"]) for row in found if f"{prefix}loss" in row}
-
-
 @pytest.mark.slow
 def test_scores_are_those_of_a_finetuning_and_a_killed_run_has_each_once(
-    recipe: str, data: str, cats, cats_task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, data: str, cats, cats_task: Path, tmp_path: Path
 ):
-    run, own, calls, made = tmp_path / "run", tmp_path / "own", [], []
+    run, own = tmp_path / "run", tmp_path / "own"
     words = [recipe, f"data={data}", f"run={run}", f"finetune=sst2:{cats_task}", *FIELDS]
-    facts, init = PretrainingJob.facts, Predictor.__init__
-
-    def killed(job: PretrainingJob) -> dict:
-        calls.append(job)
-        if len(calls) == 2:  # step 6 is evaluated and logged, and not yet saved
-            raise SystemError("killed")
-        return facts(job)
-
-    def counted(self: Predictor, *args) -> None:
-        made.append(self)
-        init(self, *args)
-
-    monkeypatch.setattr(PretrainingJob, "facts", killed)
-    with pytest.raises(SystemError):
-        pretrain.main(words)
-    first = scored(run, "finetune_sst2_")
-    monkeypatch.setattr(PretrainingJob, "facts", facts)
-    monkeypatch.setattr(Predictor, "__init__", counted)
-    assert pretrain.main(words) == EXIT_DONE
-    assert len(made) == 1, "two evaluations, one model to compile"
-    found = scored(run, "finetune_sst2_")
+    killed_after_an_evaluation(words)
+    first = scores_of(run, "finetune_")
+    with made(Predictor) as predictors:
+        assert pretrain.main(words) == EXIT_DONE
+    assert len(predictors) == 1, "two evaluations, one model to compile"
+    found = scores_of(run, "finetune_")
     assert list(found) == [6, 12] and first == {6: found[6]} and found[6] != found[12]
 
     hundred = tmp_path / "hundred.tsv"
@@ -58,9 +36,12 @@ def test_scores_are_those_of_a_finetuning_and_a_killed_run_has_each_once(
     assert (
         finetune.main(["configs/finetune.py", f"init={run}", "task=sst2", *files, f"run={own}", *settings]) == EXIT_DONE
     )
-    assert found[12] == pytest.approx(list(scored(own).values())[-1], rel=1e-6)
+    last = records(own, "eval")[-1]
+    assert found[12] == pytest.approx({f"finetune_sst2_{name}": last[name] for name in ("loss", "accuracy")}, rel=1e-6)
     share = np.mean([label == "1" for _, label in cats["dev"]])
-    assert found[12][0] < -share * np.log(share) - (1 - share) * np.log(1 - share), "it learnt nothing of the texts"
+    assert found[12]["finetune_sst2_loss"] < -share * np.log(share) - (1 - share) * np.log(1 - share), (
+        "it learnt nothing of the texts"
+    )
 
 
 @pytest.mark.parametrize(

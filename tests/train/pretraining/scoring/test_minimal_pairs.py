@@ -11,8 +11,8 @@ from bert_jax.evaluation.blimp import evaluate, read_blimp
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.likelihood import Likelihood
 from tests.train.pretraining.conftest import WORDS
+from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain
-from train.pretraining.job import PretrainingJob
 from train.run.ending.stopping import EXIT_DONE
 
 
@@ -28,42 +28,19 @@ def blimp(tmp_path_factory) -> Path:
     return folder
 
 
-def scored(run: Path) -> dict[int, dict[str, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["kind"] == "eval"]
-    assert len({row["step"] for row in rows}) == len(rows), "an evaluation is there twice"
-    return {row["step"]: {k: v for k, v in row.items() if "blimp" in k} for row in rows if "blimp_accuracy" in row}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("average", [[], ["optimizer.average_half_life=1e6"]])
 def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
-    average: list[str], recipe: str, data: str, blimp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    average: list[str], recipe: str, data: str, blimp: Path, tmp_path: Path
 ):
     """With an average of the weights too: what is scored is what is exported."""
     words = [recipe, f"data={data}", f"run={tmp_path / 'run'}", f"blimp={blimp}", "blimp_every=6", "blimp_pairs=40"]
     words += [*average, "optimizer.learning_rate=0.02"]  # so that the mean is far from the last weights
-    facts, programs, calls = PretrainingJob.facts, [], []
-
-    def killed(job: PretrainingJob) -> dict:
-        calls.append(job)
-        if len(calls) == 2:  # step 6 is evaluated and logged, and not yet saved
-            raise SystemError("killed")
-        return facts(job)
-
-    def counted(self: Programs, *args, **options) -> None:
-        programs.append(self)
-        made(self, *args, **options)
-
-    made = Programs.__init__
-    monkeypatch.setattr(PretrainingJob, "facts", killed)
-    with pytest.raises(SystemError):
-        pretrain.main(words)
-    monkeypatch.setattr(PretrainingJob, "facts", facts)
-    monkeypatch.setattr(Programs, "__init__", counted)
-    assert pretrain.main(words) == EXIT_DONE
+    killed_after_an_evaluation(words)
+    with made(Programs) as programs:
+        assert pretrain.main(words) == EXIT_DONE
     assert len(programs) == 1, "two evaluations, one model to compile"
-    found = scored(tmp_path / "run")
+    found = scores_of(tmp_path / "run", "blimp_")
     assert list(found) == [6, 12]
     verb = evaluate(Likelihood(tmp_path / "run" / "export", dtype="float32"), read_blimp(blimp, 40))
     assert found[12] == {

@@ -1,6 +1,5 @@
 """Probes while training: scikit-learn's scores of the saved model at the chosen steps, once each over a kill."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,53 +11,32 @@ from sklearn.preprocessing import StandardScaler
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
+from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain
-from train.pretraining.job import PretrainingJob
 from train.run.ending.stopping import EXIT_DONE
-
-
-def probed(run: Path) -> dict[int, float]:
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    found = [row for row in found if row["kind"] == "eval"]
-    assert len({row["step"] for row in found}) == len(found), "an evaluation is there twice"
-    return {row["step"]: row["probe_sst2_accuracy"] for row in found if "probe_sst2_accuracy" in row}
 
 
 @pytest.mark.slow
 def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
-    recipe: str, data: str, cats, cats_task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, data: str, cats, cats_task: Path, tmp_path: Path
 ):
     run = tmp_path / "run"
     words = [recipe, f"data={data}", f"run={run}", f"probe=sst2:{cats_task}", "probe_every=6", "probe_examples=100"]
-    facts, programs, calls = PretrainingJob.facts, [], []
-
-    def killed(job: PretrainingJob) -> dict:
-        calls.append(job)
-        if len(calls) == 2:  # step 6 is evaluated and logged, and not yet saved
-            raise SystemError("killed")
-        return facts(job)
-
-    def counted(self: Programs, *args, **options) -> None:
-        programs.append(self)
-        made(self, *args, **options)
-
-    made = Programs.__init__
-    monkeypatch.setattr(PretrainingJob, "facts", killed)
-    with pytest.raises(SystemError):
-        pretrain.main(words)
-    first = probed(run)
-    monkeypatch.setattr(PretrainingJob, "facts", facts)
-    monkeypatch.setattr(Programs, "__init__", counted)
-    assert pretrain.main(words) == EXIT_DONE
+    killed_after_an_evaluation(words)
+    first = scores_of(run, "probe_")
+    with made(Programs) as programs:
+        assert pretrain.main(words) == EXIT_DONE
     assert len(programs) == 1, "two evaluations, one model to compile"
-    found = probed(run)
+    found = scores_of(run, "probe_")
     assert list(found) == [6, 12] and first == {6: found[6]}
     embed = TextEmbedding(run, pooling="mean", dtype="float32")
     (texts, labels), (dev_texts, dev_labels) = (zip(*part, strict=True) for part in (cats["train"][:100], cats["dev"]))
     theirs = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-10, max_iter=10_000))
     theirs.fit(embed(list(texts)), labels)
-    assert found[12] == pytest.approx(theirs.score(embed(list(dev_texts)), dev_labels))
-    assert found[12] > max(np.mean(np.array(dev_labels) == name) for name in "01"), "the probe learnt nothing"
+    assert found[12]["probe_sst2_accuracy"] == pytest.approx(theirs.score(embed(list(dev_texts)), dev_labels))
+    assert found[12]["probe_sst2_accuracy"] > max(np.mean(np.array(dev_labels) == name) for name in "01"), (
+        "the probe learnt nothing"
+    )
 
 
 @pytest.mark.parametrize(

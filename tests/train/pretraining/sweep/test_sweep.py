@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +13,7 @@ import train.pretraining.job
 import train.run.loop
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
-from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from tests.run_directory import assert_equal_states, records, stopped_at
 from tests.traced import traced
 from train import compare, pretrain
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -30,7 +29,6 @@ from train.pretraining.sweep.members import (
 )
 from train.pretraining.sweep.sweep import mean_and_error
 from train.run.config import to_json
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
 from train.run.log.meter import Meter, Spent
 
@@ -58,15 +56,7 @@ def record(run: Path) -> dict[str, Any]:
 
 
 def scores(run: Path) -> list[tuple[int, str, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(row["step"], row["kind"], row["mlm_loss"]) for row in rows]
-
-
-def parameters(run: Path) -> list[bytes]:
-    """The arrays of the newest checkpoint: parameters, moments and counts."""
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        restored = checkpoints.restore_arrays()
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(restored.state)]
+    return [(row["step"], row["kind"], row["mlm_loss"]) for row in records(run)]
 
 
 def test_values_are_split_outside_brackets_and_members_are_their_product():
@@ -182,7 +172,7 @@ def test_a_member_equals_the_run_that_trains_alone(straight: Path, words: list[s
     fields = [f"{name}={value}" for name, value in winner["fields"].items()]
     assert pretrain.main([*words, *fields, f"run={tmp_path / 'alone'}"]) == EXIT_DONE
     assert scores(tmp_path / "alone") == scores(straight / "members" / winner["name"])
-    assert parameters(tmp_path / "alone") == parameters(straight / "members" / winner["name"])
+    assert_equal_states(tmp_path / "alone", straight / "members" / winner["name"])
 
 
 @pytest.mark.slow
@@ -195,8 +185,8 @@ def test_a_sweep_that_was_stopped_equals_one_that_was_not(
 
     command = [*words, *SWEPT, f"run={tmp_path / 'stopped'}"]
     if where == "inside":
-        monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 5 else None)
-        assert pretrain.main(command) == EXIT_PREEMPTED
+        with stopped_at(5):
+            assert pretrain.main(command) == EXIT_PREEMPTED
     else:
         real, count = sweeps._Sweep._write, [0]
 
@@ -218,7 +208,7 @@ def test_a_sweep_that_was_stopped_equals_one_that_was_not(
     for member in record(straight)["members"]:
         ours, theirs = (run / "members" / member["name"] for run in (tmp_path / "stopped", straight))
         assert scores(ours) == scores(theirs)
-        assert parameters(ours) == parameters(theirs)
+        assert_equal_states(ours, theirs)
     assert (tmp_path / "stopped" / "sweep.md").read_text() == (straight / "sweep.md").read_text()
 
 
@@ -230,7 +220,7 @@ def test_compare_shows_all_members(straight: Path, tmp_path: Path, capsys):
 
 
 @pytest.mark.slow
-def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_path: Path, capsys):
+def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_path: Path):
     run = tmp_path / "failing"
     more = ["sweep=optimizer.learning_rate=1e-3,0,1e30", "hopeless_after=1000", "max_skipped_in_a_row=1"]
     code = pretrain.main([*words, *more, f"run={run}"])
@@ -249,8 +239,7 @@ def test_members_that_end_with_their_time_have_the_loss_of_their_end(recipe: str
     more = ["eval_every=50", "eval_batches=1", "export_at_end=no", "sweep=seed=0,1"]
     assert pretrain.main([recipe, f"data={data}", *budget, *more, f"run={run}"]) == EXIT_DONE
     for member in record(run)["members"]:
-        rows = (run / "members" / member["name"] / "metrics.jsonl").read_text().splitlines()
-        last = json.loads(rows[-1])
+        last = records(run / "members" / member["name"])[-1]
         step, loss = last["step"], last["mlm_loss"]
         assert step < 16 and last["kind"] == "eval" and member["losses"] == [loss]
         assert f"| {loss:.4f} | {step} | done |" in (run / "sweep.md").read_text()

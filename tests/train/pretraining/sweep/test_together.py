@@ -4,21 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import bert_jax
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.schedules import make_schedule
-from bert_jax.tree import flatten
-from tests.faults.outcome import TIMES
+from tests.run_directory import TIMES, assert_equal_states, records, state_of, stopped_at, untimed
 from train import compare, pretrain
 from train.pretraining.first_state import _decay_begins
 from train.pretraining.sweep.together import mean_of
-from train.run.ending import stopping
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 OF_ALL = ["eval_every=2", "eval_batches=1", "log_every=2", "save_every=3", "optimizer.schedule=stable"]
@@ -48,15 +44,6 @@ def branches(words: list[str], tmp_path_factory) -> Path:
     return run
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def state(run: Path) -> dict[str, np.ndarray]:
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        return flatten(checkpoints.restore_arrays().state)
-
-
 def exported(folder: Path) -> dict[str, np.ndarray]:
     from transformers import BertForPreTraining
 
@@ -67,20 +54,20 @@ def exported(folder: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parity
 def test_branches_of_one_program_equal_single_runs(branches: Path, words: list[str], tmp_path: Path):
     """With dropout on: metrics, weights, moments and exports, to rounding."""
-    stacked = state(branches / "together")
+    stacked = state_of(branches / "together")
     for number, (name, own) in enumerate(MEMBERS.items()):
         if number == 1:
             continue  # three are enough
         alone, member = tmp_path / name, branches / "members" / name
         assert pretrain.main([*words, *own, f"run={alone}"]) == EXIT_DONE
-        ours, theirs = rows(member), rows(alone)
+        ours, theirs = records(member), records(alone)
         assert [(row["kind"], row["step"]) for row in ours] == [(row["kind"], row["step"]) for row in theirs]
         for a, b in zip(ours, theirs, strict=True):
             assert a.keys() == b.keys() and {"mlm_loss", "nsp_loss", "seconds", "cpu_seconds"} <= a.keys()
             assert a["tokens"] == b["tokens"]
             same = a.keys() - {"kind", *TIMES}
             assert {key: a[key] for key in same} == pytest.approx({key: b[key] for key in same}, rel=1e-4)
-        for path, leaf in state(alone).items():
+        for path, leaf in state_of(alone).items():
             np.testing.assert_allclose(stacked[path][number], leaf, rtol=1e-3, atol=2e-6, err_msg=path)
     first, last = (
         exported(branches / "members" / name / "export")["bert.pooler.dense.weight"] for name in list(MEMBERS)[::3]
@@ -96,30 +83,26 @@ def test_the_export_is_the_mean_of_the_branches(branches: Path):
         mean = np.mean([member[name].astype(np.float64) for member in members], axis=0)
         np.testing.assert_allclose(found, mean, rtol=1e-7, atol=0, err_msg=name)
     assert bert_jax.load(str(branches / "export")) is not None
-    last = [row for row in rows(branches / "together") if row["kind"] == "eval"][-1]
+    last = records(branches / "together", "eval")[-1]
     assert last["step"] == 7 and last["average_mlm_loss"] > 0
     assert f"{last['average_mlm_loss']:.4f}" in (branches / "sweep.md").read_text()
     record = json.loads((branches / "sweep.json").read_text())
-    evals = {name: [row for row in rows(branches / "members" / name) if row["kind"] == "eval"] for name in MEMBERS}
+    evals = {name: records(branches / "members" / name, "eval") for name in MEMBERS}
     assert [(one["name"], one["losses"], one["ended"]) for one in record["members"]] == [
         (name, [evals[name][-1]["mlm_loss"]], "done") for name in MEMBERS
     ]
 
 
 @pytest.mark.slow
-def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp_path: Path, monkeypatch, capsys):
+def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp_path: Path, capsys):
     command = [*words, *SWEPT, f"run={tmp_path / 'stopped'}"]
-    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 5 else None)
-    assert pretrain.main(command) == EXIT_PREEMPTED
-    monkeypatch.undo()
+    with stopped_at(5):
+        assert pretrain.main(command) == EXIT_PREEMPTED
     assert pretrain.main(command) == EXIT_DONE
-    jax.tree.map(np.testing.assert_array_equal, state(tmp_path / "stopped" / "together"), state(branches / "together"))
+    assert_equal_states(tmp_path / "stopped" / "together", branches / "together")
     for name in MEMBERS:
-        ours, theirs = (
-            [{key: value for key, value in row.items() if key not in TIMES} for row in rows(run / "members" / name)]
-            for run in (tmp_path / "stopped", branches)
-        )
-        assert ours == theirs
+        ours, theirs = (records(run / "members" / name) for run in (tmp_path / "stopped", branches))
+        assert untimed(ours) == untimed(theirs)
     capsys.readouterr()
     picture = str(tmp_path / "c.png")
     assert compare.main([str(tmp_path / "stopped"), "--by", "seconds", "--json", "--output", picture]) == 0
@@ -163,9 +146,9 @@ def test_where_a_decay_begins():
 @pytest.mark.slow
 def test_a_member_has_its_share_of_the_time_and_curves_of_its_own(branches: Path):
     """Wall-clock time is that of the program; processor time is an equal share. A member's row comes before the sum."""
-    of_all = rows(branches / "together")
+    of_all = records(branches / "together")
     for name in MEMBERS:
-        own = rows(branches / "members" / name)
+        own = records(branches / "members" / name)
         assert [(row["kind"], row["step"]) for row in own] == [(row["kind"], row["step"]) for row in of_all]
         for before, row, after in zip([{"seconds": 0, "cpu_seconds": 0}, *of_all], own, of_all, strict=False):
             assert before["seconds"] <= row["seconds"] <= after["seconds"]

@@ -4,16 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from bert_jax.tree import flatten
 from tests.conftest import see_devices
 from tests.faults.kills import Killer
-from tests.faults.outcome import TIMES
+from tests.run_directory import assert_equal_states, records, state_of, untimed
 from train import pretrain
 from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE
 
@@ -37,17 +35,6 @@ def straight(words: list[str], tmp_path_factory) -> Path:
     return run
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    """The rows of its metrics without times."""
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in found]
-
-
-def state(run: Path) -> dict[str, np.ndarray]:
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        return flatten(checkpoints.restore_arrays().state)
-
-
 def record(run: Path) -> list[dict[str, Any]]:
     return json.loads((run / "sweep.json").read_text())["members"]
 
@@ -55,13 +42,13 @@ def record(run: Path) -> list[dict[str, Any]]:
 def equals_alone(swept: Path, member: int, alone: Path) -> None:
     """That a member's metrics, weights and moments are those of the run that trained alone, to rounding."""
     name = record(swept)[member]["name"]
-    ours, theirs = rows(swept / "members" / name), rows(alone)
+    ours, theirs = untimed(records(swept / "members" / name)), untimed(records(alone))
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert a.pop("kind") == b.pop("kind")
         assert a == pytest.approx(b, rel=1e-3, abs=1e-6)
-    stacked = state(swept / "together")
-    for path, leaf in state(alone).items():
+    stacked = state_of(swept / "together")
+    for path, leaf in state_of(alone).items():
         np.testing.assert_allclose(stacked[path][member], leaf, rtol=1e-3, atol=1e-5, err_msg=path)
 
 
@@ -78,7 +65,7 @@ def test_a_member_with_muon_equals_its_single_run_over_two_phases(recipe: str, d
     assert pretrain.main([*words, *TWO, f"run={tmp_path / 'both'}"]) == EXIT_DONE
     assert pretrain.main([*words, "optimizer.learning_rate=2e-3", f"run={tmp_path / 'alone'}"]) == EXIT_DONE
     equals_alone(tmp_path / "both", 1, tmp_path / "alone")
-    assert [row["step"] for row in rows(tmp_path / "alone") if row["kind"] == "eval"] == [4, 7]
+    assert [row["step"] for row in records(tmp_path / "alone", "eval")] == [4, 7]
 
 
 def test_killed_twice_it_ends_with_the_same_bits(words: list[str], tmp_path: Path):
@@ -102,12 +89,12 @@ def test_killed_twice_it_ends_with_the_same_bits(words: list[str], tmp_path: Pat
         assert killer.run("pretrain", [*words, *TWO, f"run={straight}"], tmp_path / "straight.log") == EXIT_DONE
     finally:
         killer.close()
-    jax.tree.map(np.testing.assert_array_equal, state(killed / "together"), state(straight / "together"))
+    assert_equal_states(killed / "together", straight / "together")
     assert record(killed) == record(straight)
-    assert rows(killed / "together") == rows(straight / "together")
+    assert untimed(records(killed / "together")) == untimed(records(straight / "together"))
     for name in NAMES:
         ours, theirs = killed / "members" / name, straight / "members" / name
-        assert rows(ours) == rows(theirs)
+        assert untimed(records(ours)) == untimed(records(theirs))
         for file in theirs.joinpath("export").iterdir():
             if file.name != "README.md":  # it has the times
                 assert (ours / "export" / file.name).read_bytes() == file.read_bytes()
@@ -127,11 +114,11 @@ def test_a_member_that_diverges_is_shown_and_spoils_nothing(
     assert (bad["ended"], bad["losses"]) == ("not finite", [])
     table = (run / "sweep.md").read_text()
     assert "| 1e38 | none |  | not finite |" in table
-    ours, theirs = state(run / "together"), state(straight / "together")
+    ours, theirs = state_of(run / "together"), state_of(straight / "together")
     for path in theirs:
         np.testing.assert_array_equal(ours[path][0], theirs[path][0], err_msg=path)
-    assert rows(run / "members" / NAMES[0]) == rows(straight / "members" / NAMES[0])
-    assert rows(run / "members" / bad["name"])[-2]["skipped_in_a_row"] > 0
+    assert untimed(records(run / "members" / NAMES[0])) == untimed(records(straight / "members" / NAMES[0]))
+    assert untimed(records(run / "members" / bad["name"]))[-2]["skipped_in_a_row"] > 0
     assert not (run / "members" / bad["name"] / "export").exists()
     weights = "model.safetensors"
     assert (run / "export" / weights).read_bytes() == (run / "members" / NAMES[0] / "export" / weights).read_bytes()
@@ -154,10 +141,12 @@ def test_members_are_split_over_the_devices(recipe: str, data: str, tmp_path: Pa
     assert "2 members in one program, on 2 devices" in capsys.readouterr().err
     see_devices(monkeypatch, 1)
     assert pretrain.main([*words, f"run={tmp_path / 'one'}"]) == EXIT_DONE
-    ours, theirs = (state(tmp_path / name / "together") for name in ("eight", "one"))
+    ours, theirs = (state_of(tmp_path / name / "together") for name in ("eight", "one"))
     for path, leaf in theirs.items():
         np.testing.assert_allclose(ours[path], leaf, rtol=1e-3, atol=1e-5, err_msg=path)
     for name in NAMES:
-        for a, b in zip(*(rows(tmp_path / run / "members" / name) for run in ("eight", "one")), strict=True):
+        for a, b in zip(
+            *(untimed(records(tmp_path / run / "members" / name)) for run in ("eight", "one")), strict=True
+        ):
             assert a.pop("kind") == b.pop("kind")
             assert a == pytest.approx(b, rel=1e-3, abs=1e-6)

@@ -1,7 +1,6 @@
 """A log that cannot be written: the failure is said once, nothing waits, and what was not written comes later."""
 
 import errno
-import json
 import math
 import os
 import struct
@@ -14,22 +13,17 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
+from tests.run_directory import records
+from tests.train.run.clock import Clock
 from train.run.log import curves, outlet
 from train.run.log.events import Events
 from train.run.log.outlet import GrowingFile, Outlet
 from train.run.log.run_log import RunLog
 
 
-class Clock:
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    made = Clock()
+    made = Clock(1000.0)
     monkeypatch.setattr(outlet, "time", made)
     return made
 
@@ -218,9 +212,7 @@ def test_a_full_disk_under_tensorboard_does_not_stop_the_log(tmp_path: Path):
                 log.record("train", step, {"loss": 1.0})
     finally:
         subprocess.run(["umount", folder], check=True)
-    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
-        *range(1000)
-    ]
+    assert [row["step"] for row in records(tmp_path)] == [*range(1000)]
 
 
 def test_a_console_that_cannot_be_written_ends_nothing(tmp_path: Path):

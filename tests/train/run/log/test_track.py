@@ -11,6 +11,7 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from tests.run_directory import records
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
 from train.run.directory import RunDirectory
@@ -135,8 +136,7 @@ def test_a_service_that_fails_is_reported_once_and_gets_the_records_later(tmp_pa
     assert [step for step, *names in Broken.sent if "eval/loss" in names] == [4]
     assert "track: wandb: 2 entries were not written" in said  # the network came back too late for the first start
     assert Broken.closed == [False, False]
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
+    assert [row["step"] for row in records(tmp_path, "train")] == [1, 2, 3, 4]
 
 
 def test_a_package_that_is_not_installed_is_one_line_before_anything_is_written(tmp_path: Path, monkeypatch):
