@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.training.checkpoint.checkpoints import NonFiniteError, SaveError
+from tests.train.run.clock import Clock
 from train.run import saving
 from train.run.saving import NotSavedError, Saves
 
@@ -40,21 +41,10 @@ class Checkpoints:
             raise SaveError(f"step {self._saving} was not saved: {error}")
 
 
-class Clock:
-    """`time` of the module, in which a step takes ten seconds."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    made = Clock()
+    """A step takes ten of its seconds."""
+    made = Clock(1000.0)
     monkeypatch.setattr(saving, "time", made)
     return made
 

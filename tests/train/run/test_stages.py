@@ -9,27 +9,15 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
+from tests.train.run.clock import Clock
 from train.run.ending.watchdog import Budgets, Watchdog
 from train.run.goodput import Goodput
 from train.run.stages import Stages
 
 
-class Clock:
-    """Seconds that pass only when the test says so."""
-
-    def __init__(self, now: float = 0.0):
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_of_stages_inside_each_other_the_inner_one_counts():
     clock = Clock(100.0)
-    stages = Stages(clock, began=97.0)
+    stages = Stages(clock.monotonic, began=97.0)
     clock.sleep(1)
     with stages("evaluation"):
         clock.sleep(2)
@@ -46,7 +34,7 @@ def test_of_stages_inside_each_other_the_inner_one_counts():
 
 def test_waiting_for_items_is_a_stage_and_using_them_is_not():
     clock = Clock()
-    stages = Stages(clock)
+    stages = Stages(clock.monotonic)
 
     def slow():
         for item in "ab":
@@ -62,7 +50,7 @@ def test_waiting_for_items_is_a_stage_and_using_them_is_not():
 def trained(path: Path, calendar: Clock, steps: dict[int, float], *, first: int, saves: tuple[int, ...]) -> Goodput:
     """A process that starts in 5 s and takes these seconds for each step; it ends without a word, as if killed."""
     own = Clock()
-    stages = Stages(own)
+    stages = Stages(own.monotonic)
     goodput = Goodput(epath.Path(path), stages, clock=lambda: calendar.now + own.now)
     own.sleep(5)
     goodput.begin_at(first)
@@ -152,8 +140,8 @@ def log_file(tmp_path: Path) -> Path:
 
 def test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends(log_file: Path, capfd):
     clock, ends = Clock(), []
-    stages = Stages(clock)
-    dog = Watchdog(stages, Budgets(save=100, end=2), ends.append, log_file, clock=clock)
+    stages = Stages(clock.monotonic)
+    dog = Watchdog(stages, Budgets(save=100, end=2), ends.append, log_file, clock=clock.monotonic)
 
     def pass_time(seconds: int) -> None:
         for _ in range(seconds):
@@ -181,8 +169,8 @@ def test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends(log_
 
 def test_a_stage_without_a_budget_may_take_any_time(log_file: Path):
     clock, ends = Clock(), []
-    stages = Stages(clock)
-    dog = Watchdog(stages, Budgets(input=None, start=10), ends.append, log_file, clock=clock)
+    stages = Stages(clock.monotonic)
+    dog = Watchdog(stages, Budgets(input=None, start=10), ends.append, log_file, clock=clock.monotonic)
     for name in ("input", "prepare"):
         with stages(name):
             for _ in range(1000):
@@ -193,7 +181,7 @@ def test_a_stage_without_a_budget_may_take_any_time(log_file: Path):
 
 def test_the_sleep_of_the_whole_machine_is_no_time_of_the_stage(log_file: Path):
     clock, ends = Clock(), []
-    dog = Watchdog(Stages(clock), Budgets(start=100), ends.append, log_file, clock=clock)
+    dog = Watchdog(Stages(clock.monotonic), Budgets(start=100), ends.append, log_file, clock=clock.monotonic)
     clock.sleep(1)
     dog.look()
     clock.sleep(100_000)
@@ -208,7 +196,7 @@ def test_stacks_are_not_written_through_a_link_nor_into_a_pipe_that_nobody_reads
         log_file.unlink(missing_ok=True)
         make()
         clock = Clock()
-        dog = Watchdog(Stages(clock), Budgets(start=1), lambda line: None, log_file, clock=clock)
+        dog = Watchdog(Stages(clock.monotonic), Budgets(start=1), lambda line: None, log_file, clock=clock.monotonic)
         for _ in range(2):
             clock.sleep(1)
             dog.look()
