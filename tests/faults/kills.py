@@ -81,15 +81,21 @@ TRAINING_POINTS = {
 
 @dataclass
 class Killer:
-    """The process that starts the programs."""
+    """The process that starts the programs.
+
+    Attributes:
+        folder: where compiled programs are kept, if not in `compiled`.
+        compiled: a folder of compiled programs that others read too, so no kill may come while one is written.
+    """
 
     folder: Path
+    compiled: str | None = None
     process: Any = field(init=False)
 
     def __post_init__(self) -> None:
         variables = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": self.compiled or str(self.folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

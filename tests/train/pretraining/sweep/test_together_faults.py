@@ -1,6 +1,7 @@
 """`sweep_in=together` where it is hard: kills, members that diverge, packed rows, phases, Muon, several devices."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_killed_twice_it_ends_with_the_same_bits(words: list[str], tmp_path: Pat
     """
     killed, straight, log = tmp_path / "killed", tmp_path / "straight", tmp_path / "killed.log"
     command = [*words, *TWO, f"run={killed}"]
-    killer = Killer(tmp_path)
+    killer = Killer(tmp_path, os.environ["JAX_COMPILATION_CACHE_DIR"])
     try:
         at = {"at": "the manifest is written", "call": 2, "when": "before"}
         assert killer.run("pretrain", command, log, at) == -9
