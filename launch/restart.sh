@@ -10,7 +10,6 @@ set -u
 pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-600} most=5
 
 command='' early='' stopping=no short=0
-exec {never}<> <(:) # nothing is ever written there
 forward() {
   stopping=yes
   if [ -n "$command" ]; then kill -s "$1" "$command" 2>/dev/null; else early=$1; fi
@@ -30,10 +29,12 @@ while true; do
   (trap - INT && exec setsid "$@") &
   command=$!
   [ -z "$early" ] || kill -s "$early" "$command" 2>/dev/null # it came when the command had no number yet
-  # A signal that comes just before `wait` is not seen until the command ends by itself.
-  while kill -0 "$command" 2>/dev/null; do read -rt 0.2 -u "$never"; done
   wait "$command"
   code=$?
+  while kill -0 "$command" 2>/dev/null; do # a signal ends `wait` before the command
+    wait "$command"
+    code=$?
+  done
   command=''
   case $code in 0 | 2 | 3 | 5 | 130) end ;; esac
   [ "$stopping" = yes ] && end

@@ -181,7 +181,9 @@ Path("told").write_text(f"{{len(told)}} {{inherited.__name__}}\\n")
 sys.exit(130)
 """,
     )
-    loop = subprocess.Popen([LAUNCH / "restart.sh", program], cwd=tmp_path, start_new_session=True)
+    # Where a script runs the tests in the background, SIGINT is ignored, and bash cannot change that.
+    command = ["env", "--default-signal=INT", LAUNCH / "restart.sh", program]
+    loop = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     wait_for_lines(tmp_path / "starts")
     os.killpg(loop.pid, signal.SIGINT)  # as a terminal does
     assert loop.wait(30) == 130

@@ -104,7 +104,8 @@ def test_every_leaf_of_the_state_matches_exactly_one_row(head):
     for name, schedule in (("adamw", "linear"), ("lamb", "linear"), ("muon", "linear"), ("schedule-free", "constant")):
         optimizer = dataclasses.replace(tiny.OPTIMIZER, name=name, schedule=schedule)
         tx = make_optimizer(optimizer, batches=[(1, 1)])
-        config = CONFIG.replace(is_decoder=head == "causal-lm")
+        of_family = next(one for one in FAMILY_CONFIGS.values() if head in names.family_of(one).heads)
+        config = of_family.replace(is_decoder=head == "causal-lm")
         leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](config), tx))
         assert len(leaves) > (2 if name == "muon" else 3) * 30
         for path, leaf in leaves:
