@@ -152,9 +152,8 @@ def test_a_run_takes_the_memory_that_was_forecast(tmp_path: Path):
     run = subprocess.run(
         [sys.executable, "-c", measure, *words[3:]], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    (peak,) = re.findall(
-        r"^VmHWM:\s+(\d+) kB$", run.stdout, re.MULTILINE
-    )  # ru_maxrss starts at the size of this process
+    # Not ru_maxrss, which starts at the size of this process.
+    (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", run.stdout, re.MULTILINE)
     assert 1024 * int(peak) == pytest.approx(json.loads(dry.stdout)["memory_bytes"], rel=0.15)
 
 
