@@ -58,6 +58,8 @@ class _Training:
             stop = StopRequest(stages, config.budgets.grace, lambda: self._step == self._first_step)
             stack.enter_context(stop)
             self._restore(stack)
+            if self._code != EXIT_DONE:
+                return self._end()
             feed = stack.enter_context(closing(job.batches(self._step)))
             stages.go_on_with("step")
             for batch, waited in stages.each("input", feed):
@@ -140,8 +142,8 @@ class _Training:
         self._look_at_clock()
         if went_back:
             log.record("rollback", step, {"back_to": went_back[0], "passed_over": step - went_back[0]})
-            if step == job.last_step:
-                job.evaluate(self._state, step, log)
+            if step == job.last_step or step % config.eval_every == 0:  # it went back before it could evaluate
+                self._code = self._evaluate() or EXIT_DONE
 
     def _take_step(self, batch: Batch, waited: float) -> None:
         shapes = tuple(array.shape for array in jax.tree.leaves(batch))

@@ -3,15 +3,17 @@
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.training.step import TrainState
 from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
 from tests.run_directory import records, stopped_at, untimed
 from train.run.ending import stopping
-from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.ending.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, PAUSED
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +150,24 @@ def test_a_run_can_pass_over_its_last_batches(tmp_path: Path):
     assert run_of(job, tmp_path)[0] == EXIT_DONE
     assert job.finished == STEPS and job.evaluated[-1] == STEPS
     assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(range(25))).all()
+    assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20, 30]
+
+
+class PausingJob(AddingJob):
+    """Ends at the evaluation of step 20, as a member of a sweep does at a rung."""
+
+    def evaluate(self, state: TrainState, step: int, log: Any) -> int | None:
+        super().evaluate(state, step, log)
+        return PAUSED if step == 20 else None
+
+
+def test_an_evaluation_that_is_due_where_a_rollback_ends_is_made(tmp_path: Path):
+    """Batch 15 makes checkpoint 16, and the fourth skipped step is 20."""
+    code, steps = run_of(PausingJob(config(rollbacks=1), explodes=15), tmp_path)
+    assert (code, steps[-1]) == (PAUSED, 20)
+    assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20]
+    job = AddingJob(config(rollbacks=1), explodes=15)
+    assert run_of(job, tmp_path)[0] == EXIT_DONE
     assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20, 30]
 
 
