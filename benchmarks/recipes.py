@@ -7,7 +7,8 @@ Every run is `python -m train.pretrain CONFIG` (by default BERT-tiny, no dropout
 then the given ones, on one core. `--tokens` (millions) is its length, to which every schedule is bound. `--data` is
 prepared for rows of `--length`. After the run its model is scored by the same masks on the held-out text of
 `--eval-data` (a step of rate 0 from its export), and on BLiMP. A run that is in `--folder` already is taken up where
-it stopped. Its name has its settings, or a hash of them where they are long; its config.json has them in any case.
+it stopped, and scored again if that is asked in other words. Its name has its settings, or a hash of them where they
+are long; its config.json has them in any case.
 
 CPU seconds are the run's own count, evaluations included. "leaves" is the
 first evaluation, in million tokens, with a loss below 6.2 nats: the plateau of the published start is above.
@@ -167,7 +168,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
-    """Trains and scores one row with one seed; what is on disk already is not done again."""
+    """Trains and scores one row with one seed; what is on disk already, by the same words, is not done again."""
     row = ROWS[name]
     phases = row.phases(given.length, given.tokens * 1e6)
     steps = sum(row.steps(given.length, given.tokens * 1e6))
@@ -177,8 +178,10 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     shown = changed if len(changed) <= LONGEST else f"-{hashlib.sha256(changed.encode()).hexdigest()[:12]}"
     run = folder / f"{name}{shown}-{given.tokens:g}M-seed{seed}"
     result = run.with_suffix(run.suffix + ".json")
-    if result.is_file():
-        return json.loads(result.read_text())
+    # The run's name has not all of this, so a figure of other text, or one without BLiMP, must not pass for this one.
+    asked = {name: getattr(given, name) for name in ("config", "data", "eval_data", "blimp", "blimp_pairs", "settings")}
+    if result.is_file() and (found := json.loads(result.read_text())).get("asked") == asked:
+        return found
     every = max(1, steps // EVALUATIONS)
     _python(
         *("train.pretrain", given.config, f"run={run}", f"data={given.data}", f"seed={seed}"),
@@ -189,6 +192,7 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     found = {
         "row": name + changed,
         "seed": seed,
+        "asked": asked,
         "tokens": curve[-1]["tokens"],
         "cpu_seconds": round(curve[-1]["cpu_seconds"], 1),
         "loss": _score(run, given.eval_data or given.data, given.length),

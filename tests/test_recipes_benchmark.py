@@ -1,0 +1,42 @@
+"""benchmarks/recipes.py without training: what it takes from its folder, and what it does again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import recipes
+
+ROW = {"kind": "eval", "step": 1, "tokens": 4_096, "cpu_seconds": 1.0, "mlm_loss": 7.0}
+
+
+@pytest.fixture
+def commands(monkeypatch) -> list[str]:
+    """The programs that are started; each run leaves one evaluation."""
+    found = []
+
+    def start(*words: str) -> str:
+        found.append(words[0] if words[0] == "train.pretrain" else words[1])
+        if run := next((word.removeprefix("run=") for word in words if word.startswith("run=")), None):
+            Path(run).mkdir(exist_ok=True)
+            (Path(run) / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
+        return '{"accuracy": 60.0}'
+
+    monkeypatch.setattr(recipes, "_python", start)
+    monkeypatch.setattr(recipes.os, "sched_setaffinity", lambda process, cores: None)
+    return found
+
+
+def test_a_figure_is_taken_from_the_folder_only_for_the_same_words(commands: list[str], tmp_path: Path, capsys):
+    words = ["plain", "--data", "a", "--folder", str(tmp_path), "--tokens", "0.01"]
+    for more, started in [
+        ([], ["train.pretrain", "train.pretrain"]),
+        ([], []),
+        (["--blimp", "sets"], ["train.pretrain", "train.pretrain", "evaluate-blimp"]),
+        (["--blimp", "sets"], []),
+        (["--blimp", "sets", "--eval-data", "b"], ["train.pretrain", "train.pretrain", "evaluate-blimp"]),
+    ]:
+        commands.clear()
+        assert recipes.main([*words, *more]) == 0
+        assert commands == started
+    assert "60.0 |" in capsys.readouterr().out
