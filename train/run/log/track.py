@@ -1,6 +1,7 @@
 """Weights & Biases and MLflow: `track=wandb` or `track=mlflow` sends a run's metrics there through their clients."""
 
 import os
+import re
 import tempfile
 import time
 from collections import deque
@@ -15,6 +16,8 @@ from bert_jax.files import is_remote, read_object, write_json
 from train.run.log.outlet import Outlet
 
 _PROJECT = "bert_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
+# By MLflow, some of them only at some places of a name. A row that it refuses would keep all later ones waiting.
+_REFUSED = re.compile(r"[^\w. -]")
 
 
 class Service(Protocol):
@@ -73,10 +76,13 @@ class Tracker:
         return service
 
     def log(self, kind: str, step: int, row: Mapping[str, Any]) -> None:
-        """Sends the numbers of a row of metrics.jsonl: `Spent` under their own names, the others as kind/name."""
+        """Sends the numbers of a row of metrics.jsonl: `Spent` under their own names, the others as kind/name.
+
+        Folders and labels, which are parts of names, may have characters that a service refuses.
+        """
         spent = ("tokens", "seconds", "cpu_seconds")
         values = {
-            name if name in spent else f"{kind}/{name}": float(value)
+            name if name in spent else f"{kind}/{_REFUSED.sub('_', name)}": float(value)
             for name, value in row.items()
             if isinstance(value, int | float) and name != "step"
         }

@@ -31,7 +31,7 @@ def run_twice(run: Path, service: str) -> None:
         with RunLog(epath.Path(run), track=service, config=CONFIG, **options) as log:
             for step in steps:
                 log.record("train", step, {"loss": 10.0 - step, "grad_norm": float("nan")})
-            log.record("eval", steps[-1], {"loss": 20.0 - step})
+            log.record("eval", steps[-1], {"loss": 20.0 - step, "mlm_loss_gs://b/wiki+1": 5.0})
 
 
 def id_of(run: Path, service: str) -> str:
@@ -101,6 +101,7 @@ def test_mlflow_has_one_run_with_all_the_metrics(tmp_path: Path, monkeypatch):
     assert found.data.params == {"seed": "3", "optimizer.learning_rate": "0.0001"}
     assert sorted({(one.step, one.value) for one in history}) == [(1, 9), (2, 8), (3, 7), (4, 6)]
     assert sorted((one.step, one.value) for one in held_out) == [(2, 18), (4, 16)]
+    assert found.data.metrics["eval/mlm_loss_gs___b_wiki_1"] == 5
     assert found.data.metrics["tokens"] == 256 and "train/grad_norm" not in found.data.metrics
 
 
@@ -134,6 +135,7 @@ def test_a_service_that_fails_is_reported_once_and_gets_the_records_later(tmp_pa
     assert said.count(f"{failed} TimeoutError\n") == said.count(f"{failed} the network is gone\n") == 1
     assert [step for step, *names in Broken.sent if "train/loss" in names] == [1, 2, 3, 4]
     assert [step for step, *names in Broken.sent if "eval/loss" in names] == [4]
+    assert "eval/mlm_loss_gs___b_wiki_1" in next(names for _, *names in Broken.sent if "eval/loss" in names)
     assert "track: wandb: 2 entries were not written" in said  # the network came back too late for the first start
     assert Broken.closed == [False, False]
     assert [row["step"] for row in records(tmp_path, "train")] == [1, 2, 3, 4]
