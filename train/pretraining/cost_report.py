@@ -61,6 +61,8 @@ def _time_line(facts: dict[str, Any]) -> str:
         line += f"; {facts['slow_type']}"
     if facts["stop_after"] is not None:
         line += f"; at most stop_after={facts['stop_after']}, whatever the steps"
+    if scores := [f"{name}=" for name in ("blimp", "probe", "finetune") if facts["config"][name] is not None]:
+        line += f"; the scores of {' and '.join(scores)} come on top"
     if facts["prepare_seconds"] is not None:
         line += f"; before that about {duration(facts['prepare_seconds'])} to prepare the text"
     return line

@@ -16,10 +16,10 @@ from train import pretrain
 from train.planning import fit
 from train.planning.machines import read_topology
 from train.pretraining import cost, text
-from train.pretraining.cost_report import cost_lines
+from train.pretraining.cost_report import _time_line, cost_lines
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
-from train.run.config import load_recipe, override
+from train.run.config import load_recipe, override, to_json
 from train.run.ending.stopping import EXIT_DONE
 
 
@@ -84,6 +84,17 @@ def test_what_does_not_fit_comes_with_settings_that_do(recipe: str, tmp_path: Pa
     lines = cost_lines(facts_of(words, capsys))
     assert "no accumulation or remat fits either" in lines["memory"]
     assert "does not fit into memory" in lines["time"]
+
+
+def test_the_line_of_the_time_says_which_scores_are_not_in_it(recipe: str):
+    facts: dict[str, Any] = dict.fromkeys(("slow_type", "stop_after", "prepare_seconds"))
+    facts |= {"seconds": 60.0, "device_kind": "TPU v5e", "phases": []}
+    for words, end in [
+        ({}, "and compiling"),
+        ({"blimp": "sets", "probe": "cola:x"}, "of blimp= and probe= come on top"),
+    ]:
+        config = to_json(override(load_recipe(recipe, PretrainConfig), words))
+        assert _time_line(facts | {"config": config}).endswith(end)
 
 
 @pytest.mark.eight_devices
