@@ -239,6 +239,21 @@ def test_gradient_norms_are_labelled_in_plain_numbers():
     assert {"2", "3"} <= set(labels) and not any("10^" in label for label in labels)
 
 
+def test_the_scores_of_probes_have_colours_of_their_own_and_may_be_negative():
+    names = (
+        "mlm_accuracy",
+        "nsp_accuracy",
+        "blimp_accuracy",
+        "probe_cola_matthews_correlation",
+        "finetune_sts-b_pearson",
+    )
+    train = [{"kind": "train", "step": step, "mlm_loss": 7.0} for step in (1, 2)]
+    scores = dict.fromkeys(names, 0.5) | {names[3]: -0.1, "finetune_sts-b_mean_squared_error": 9.0}
+    accuracy = curves_of([*train, {"kind": "eval", "step": 2, **scores}]).axes[1]
+    assert len(accuracy.lines) == len({line.get_color() for line in accuracy.lines}) == len(names)
+    assert accuracy.get_ylim() == (-0.1, 1)
+
+
 def test_the_curves_of_many_runs_have_the_losses_of_each_rate_and_the_best_score_beside_the_baseline():
     rows: list[dict] = []
     for step in (10, 20, 30):

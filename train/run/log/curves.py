@@ -89,10 +89,12 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
     _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
     _line(accuracy, evaluations, "blimp_accuracy", "BLiMP", color="tab:green", **_POINTS)
     scores = {name for row in evaluations for name in row if name.startswith(("probe_", "finetune_"))}
-    for name in sorted(name for name in scores if not name.endswith("_loss")):
-        _line(accuracy, evaluations, name, name.replace("_", " "), **_POINTS)
+    shown = sorted(name for name in scores if not name.endswith(("_loss", "_error")))
+    for number, name in enumerate(shown):
+        _line(accuracy, evaluations, name, name.replace("_", " "), color=f"C{3 + number % 7}", **_POINTS)
     accuracy.set_title("accuracy")
-    accuracy.set_ylim(0, 1)
+    lowest = min((row[name] for row in evaluations for name in shown if row.get(name) is not None), default=0)
+    accuracy.set_ylim(min(lowest, 0), 1)  # a correlation may be negative
 
 
 def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
