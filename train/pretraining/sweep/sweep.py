@@ -81,6 +81,11 @@ def sweep(
             raise UserError(f"{run.path}: has a single run in it; choose another run=")
         how = partial(train_together, job_of=job_of, merge=words.merge is not None) if together else None
         return _Sweep(run.path, launch, members, launches, legs, rule, pretrain_in, how).train(values)
+    except (UserError, FileNotFoundError):
+        runs = (str(run.path / "together"), *(one.run for one in launches))
+        if not any(_rows(one) or _newest(one) for one in runs):
+            run.discard_failed_start()  # its sweep.json would refuse the corrected command
+        raise
     finally:
         run.release()
 

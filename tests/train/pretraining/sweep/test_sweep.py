@@ -166,6 +166,14 @@ def test_the_better_half_goes_on_and_the_table_is_sorted(straight: Path):
     assert (straight / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("how", ["turn", "together"])
+def test_a_sweep_that_fails_before_its_first_step_leaves_nothing_behind(how: str, words: list[str], tmp_path: Path):
+    command = [*words, "sweep=seed=0,1", f"sweep_in={how}", f"run={tmp_path / 'run'}"]
+    with pytest.raises(UserError, match="init_step: needs another run's optimizer state"):
+        pretrain.main([*command, "init_step=true"])
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_a_member_equals_the_run_that_trains_alone(straight: Path, words: list[str], tmp_path: Path):
     winner = next(one for one in record(straight)["members"] if one["ended"] == "done")
