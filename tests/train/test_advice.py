@@ -154,7 +154,7 @@ def test_a_prepared_directory_is_checked_and_made_again_elsewhere_as_advised(pla
     run = import_module("train.prepare").main
     first = filled("{tmp}/texts.txt --output {tmp}/first --vocab-size 40 --workers 1 --objective none", places)
     assert exit_code(run, first) == 0
-    other = [word.replace("40", "41") for word in first]
+    other = ["41" if word == "40" else word for word in first]
     assert exit_code(run, other) == 2
     assert "choose another directory" in capsys.readouterr().err
     assert exit_code(run, [word.replace("first", "second") for word in other]) == 0
