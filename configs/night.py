@@ -43,7 +43,7 @@ def get_config() -> PretrainConfig:
             decay_share=0.4,
             b2_half_life=140_000,
         ),
-        phases=(  # of 64 rows: two sentences share a row of 64 positions
+        phases=(  # of 64 rows: about 2.3 sentences share a row of 64 positions
             Phase(length=64, batch=146, steps=16_600, mask=0.3),
             Phase(length=64, batch=146, steps=3_400, mask=0.15),
         ),

@@ -1,6 +1,7 @@
 """Corpora that open: files are opened when they are read, at most so many at once, however large the corpus."""
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -138,8 +139,6 @@ def test_maps_are_closed_with_the_batches_that_read_them(tmp_path):
 
 
 def test_a_limit_that_the_system_does_not_raise_stays(monkeypatch):
-    resource = pytest.importorskip("resource")
-
     def refuse(kind, limits):  # as macOS does beyond kern.maxfilesperproc, although it names no hard limit
         raise ValueError("current limit exceeds maximum limit")
 
