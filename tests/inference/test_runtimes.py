@@ -199,6 +199,22 @@ def test_a_parameter_that_is_not_finite_is_named(runtime, exported):
         TextEmbedding(loaded, runtime=runtime)("hello")
 
 
+def test_openvino_takes_no_more_threads_than_a_container_may_use(exported, monkeypatch):
+    openvino = pytest.importorskip("openvino", reason="the extra `openvino` is not installed")
+    compile_model, threads = openvino.Core.compile_model, set()
+
+    def compiled(*given):
+        found = compile_model(*given)
+        threads.add(found.get_property("INFERENCE_NUM_THREADS"))
+        return found
+
+    monkeypatch.setattr(openvino.Core, "compile_model", compiled)
+    monkeypatch.setattr("bert_jax.inference.runtimes.openvino.cores", lambda: [0, 1])
+    monkeypatch.setattr("bert_jax.inference.runtimes.openvino.core_count", lambda: 1)
+    pipeline("embed", exported(FOLDERS["embed"]), runtime="openvino")("hello")
+    assert threads == {1}
+
+
 @pytest.mark.parametrize("task", ["embed", "fill-mask"])
 @pytest.mark.parametrize("runtime", ["xla", _installed("openvino"), _installed("onnxruntime")])
 def test_the_parameters_of_a_pipeline_go_with_the_last_reference_to_it(runtime, task, exported):
