@@ -54,6 +54,7 @@ _FLAX, _KERAS = "benchmarks.rivals.flax_step", "benchmarks.rivals.keras_step"
 CONTENDERS = {
     "ours-bfloat16": Contender(_OURS, "bfloat16", "own"),
     "ours-float32": Contender(_OURS, "float32", "own"),
+    "ours-bfloat16-3.13": Contender(_OURS, "bfloat16", "own", "3.13"),
     "torch-eager": Contender(_TORCH, "users", "default"),
     "torch-best": Contender(_TORCH, "best", "kept"),
     "torch-best-float32": Contender(_TORCH, "best-float32", "kept"),

@@ -14,6 +14,7 @@ torch-best        only predicted positions into the head, bfloat16 by autocast, 
 torch-uncompiled  the same without torch.compile; both also as NAME-float32, without autocast
 flax              the Flax model of transformers 4.57, jitted; flax-bfloat16
 keras             keras-hub on JAX, compile and train_on_batch, no next-sentence loss; keras-bfloat16
+ours-bfloat16-3.13: ours with the newest JAX, in .venv-3.13, which `make fast PYTHON=python3.13` makes
 
 Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py); NAME@SETTING chooses
 another: --rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds the fastest.
@@ -62,12 +63,12 @@ def stop_all(workers: dict[str, Worker]) -> None:
 def report(name: str, worker: Worker, ours: Figures) -> None:
     name, _, malloc = name.partition("@")
     if worker.failure:
-        print(f"  {name:17s} {malloc:10s} ended early: {worker.failure}", flush=True)
+        print(f"  {name:18s} {malloc:10s} ended early: {worker.failure}", flush=True)
         return
     figures = worker.medians()
     ready = f"{worker.facts['ready_in']:7.1f} s" if "ready_in" in worker.facts else " " * 9
     print(
-        f"  {name:17s} {malloc:10s} {figures.wall_ms:8,.0f} ms {figures.wall_ms / ours.wall_ms:6.2f}"
+        f"  {name:18s} {malloc:10s} {figures.wall_ms:8,.0f} ms {figures.wall_ms / ours.wall_ms:6.2f}"
         f" {figures.cpu_ms:8,.0f} ms {figures.cpu_ms / ours.cpu_ms:6.2f} {ready}"
         f" {figures.peak_mb:8,.0f} MB {figures.page_faults:9,.0f}",
         flush=True,
@@ -92,7 +93,7 @@ def compare(size: str, rivals: list[str], rounds: int, at_once: int, folder: Pat
     ours, products = start_all(OURS, folder), start_all(PRODUCTS, folder)
     if len(ours) + len(products) < len(OURS) + len(PRODUCTS):
         raise SystemExit("nothing to compare with")
-    print(f"  {'':28s} {'wall':>11s}  ratio {'CPU':>11s}  ratio  ready in  at most held    faults")
+    print(f"  {'':29s} {'wall':>11s}  ratio {'CPU':>11s}  ratio  ready in  at most held    faults")
     first = next(iter(ours.values()))
     for begin in range(0, max(len(rivals), 1), at_once):
         theirs = start_all(rivals[begin : begin + at_once], folder)

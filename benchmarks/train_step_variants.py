@@ -64,9 +64,13 @@ class Variant:
     def __init__(self, size: str, dtype: str, fused: bool = True, instead: str | None = None, **overrides: str):
         self.name = f"{dtype}, {instead or ('fused' if fused else 'written out')}"
         with ExitStack() as patches:
-            for target, substitute in INSTEAD.get(instead or "", {}).items():
-                patches.enter_context(patch(target, substitute))
+            substitutes = [
+                patches.enter_context(patch(target, side_effect=substitute))
+                for target, substitute in INSTEAD.get(instead or "", {}).items()
+            ]
+            jax.clear_caches()  # equal steps share what was traced, which must have the substitutes
             self.step = OurStep(*workload(size, dtype=dtype, **overrides), fused=fused)
+        assert all(substitute.called for substitute in substitutes), f"{instead}: the step does not call it"
         self.seconds: list[tuple[float, float]] = []
 
     def run(self) -> tuple[float, float]:
