@@ -164,6 +164,11 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     given.rows = [row for row in given.rows if "=" not in row]
     if unknown := [row for row in given.rows if row not in ROWS]:
         parser.error(f"{unknown[0]} is no row; expected one of {', '.join(ROWS)}")
+    if given.blimp_pairs is not None and not given.blimp:
+        parser.error("--blimp-pairs is for --blimp FOLDER, which is not given")
+    for folder in filter(None, (given.data, given.eval_data)):
+        if not any(Path(folder, "held-out").glob("*")):
+            parser.error(f"{folder} has no held-out text; prepare it with --held-out 0.005")
     return given
 
 

@@ -28,15 +28,36 @@ def commands(monkeypatch) -> list[str]:
 
 
 def test_a_figure_is_taken_from_the_folder_only_for_the_same_words(commands: list[str], tmp_path: Path, capsys):
-    words = ["plain", "--data", "a", "--folder", str(tmp_path), "--tokens", "0.01"]
+    first, second = _prepared(tmp_path / "a"), _prepared(tmp_path / "b")
+    words = ["plain", "--data", first, "--folder", str(tmp_path), "--tokens", "0.01"]
     for more, started in [
         ([], ["train.pretrain", "train.pretrain"]),
         ([], []),
         (["--blimp", "sets"], ["train.pretrain", "train.pretrain", "evaluate-blimp"]),
         (["--blimp", "sets"], []),
-        (["--blimp", "sets", "--eval-data", "b"], ["train.pretrain", "train.pretrain", "evaluate-blimp"]),
+        (["--blimp", "sets", "--eval-data", second], ["train.pretrain", "train.pretrain", "evaluate-blimp"]),
     ]:
         commands.clear()
         assert recipes.main([*words, *more]) == 0
         assert commands == started
     assert "60.0 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--blimp-pairs", "300"], "--blimp-pairs is for --blimp FOLDER, which is not given"),
+        (["--eval-data", "without"], "without has no held-out text; prepare it with --held-out 0.005"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_training(words: list[str], message: str, tmp_path: Path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        recipes.main(["plain", "--data", _prepared(tmp_path / "a"), "--folder", str(tmp_path), *words])
+    assert message in capsys.readouterr().err
+
+
+def _prepared(folder: Path) -> str:
+    """Stands in for a prepared directory with held-out text."""
+    (folder / "held-out").mkdir(parents=True)
+    (folder / "held-out" / "examples-64.npy").touch()
+    return str(folder)
