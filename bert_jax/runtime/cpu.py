@@ -148,6 +148,11 @@ def multiplies_int8() -> bool | None:
     return _has({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
+def multiplies_blocks() -> bool | None:
+    """Whether the CPU has AMX, instructions for products of whole blocks in bfloat16; None as above."""
+    return _has({"amx_bf16"})
+
+
 def computes_with_avx2_at_most() -> bool | None:
     """Whether the CPU is an x86 without AVX-512; None where the system does not say so."""
     has_more = _has({"avx512f"})

@@ -14,7 +14,7 @@ from bert_jax.formats.onnx.untracked import untracked
 from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
-from bert_jax.runtime.cpu import core_count, cores, multiplies_int8
+from bert_jax.runtime.cpu import core_count, cores, multiplies_blocks, multiplies_int8
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,17 @@ class _OpenVino:
             raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
         self._options: dict[str, Any] = {}
         if dtype == INT8:  # what is not int8 takes the faster of the other two
+            has_amx = multiplies_blocks()
             if multiplies_int8() is False:
                 logger.warning('dtype="int8" saves no time on this CPU, which has no instructions for it (VNNI, AMX)')
+            elif has_amx:
+                logger.warning(
+                    'dtype="int8" saves time on this CPU for single texts only: batches are faster in bfloat16'
+                )
             self._options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
-            dtype = "bfloat16" if has_bfloat16 else "float32"
+            # With AMX OpenVINO 2026.4 would not multiply in int8 beside bfloat16, and wrongly where a width is no
+            # multiple of 32.
+            dtype = "bfloat16" if has_bfloat16 and not has_amx else "float32"
         self._options["INFERENCE_PRECISION_HINT"] = _PRECISION[dtype]
         if core_count() < len(cores()):  # it does not look at a container's quota
             self._options["INFERENCE_NUM_THREADS"] = core_count()

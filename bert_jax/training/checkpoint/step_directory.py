@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"
 WRITER = {"writer": "bert_jax"}
+_PROBE = ".writable-"  # begins the name of an empty file that is there for a moment
 
 
 class SaveError(RuntimeError):
@@ -235,9 +236,9 @@ class StepDirectory:
             raise FileNotFoundError(f"{self.path} existed{held} and has been removed: step {step} is not saved")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".writable-{uuid.uuid4().hex}"
+            probe = self.path / f"{_PROBE}{uuid.uuid4().hex}"
             probe.write_bytes(b"")
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another process may sweep it away first
             self._was_there = self.path.exists()  # a bucket has no empty directories
         except OSError as error:
             raise SaveError(f"step {step} is not saved: {self.path} is not writable ({error})") from error
@@ -251,6 +252,8 @@ class StepDirectory:
             elif _step_number(path.name) is not None and _is_unfinished(path):
                 log.info("removing %s, which an interrupted save or deletion left", path)
                 _remove_step(path)
+            elif path.name.startswith(_PROBE):
+                path.unlink(missing_ok=True)
 
     def _warn_of_strangers(self) -> None:
         for path in sorted(self.path.iterdir()) if self.path.exists() else []:

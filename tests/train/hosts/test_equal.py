@@ -212,7 +212,7 @@ def test_packed_rows_train_as_in_one_process(folder: Path, pod):
     ((length, examples_a_row),) = json.loads((folder / "pod packed/config.json").read_text())["packed"]
     assert length == 40 and examples_a_row > 1.2, "the test needs rows with several examples"
     shares = [[row["padding_share"] for row in records(folder / f"{side} packed", "train")] for side in ("pod", "one")]
-    assert shares[0] == pytest.approx(shares[1])
+    assert shares[0] == pytest.approx(shares[1], abs=1e-7)  # one less a mean, in float32
 
 
 @pytest.mark.slow

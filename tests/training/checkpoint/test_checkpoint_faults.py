@@ -378,6 +378,14 @@ def finish(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def test_what_a_kill_left_of_trying_to_write_is_removed(tmp_path):
+    """The empty file by which a save tries whether it may write."""
+    save(tmp_path, 1)
+    (tmp_path / ".writable-0").touch()
+    save(tmp_path, 2, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
 def assert_goes_on(directory: Path, newest: int) -> None:
     """The newest step is whole, and a new process can save after it and leaves no rubbish."""
     restored = Checkpoints(directory).restore_arrays()
