@@ -280,7 +280,7 @@ def test_int8_answers_nearly_as_float32_does(width, exported):
     [
         (False, False, "no instructions for it"),
         (True, False, ""),
-        (True, True, "for single texts only"),
+        (True, True, "for one short text alone"),
         (None, None, ""),
     ],
 )

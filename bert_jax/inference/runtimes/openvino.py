@@ -64,11 +64,11 @@ class _OpenVino:
                 logger.warning('dtype="int8" saves no time on this CPU, which has no instructions for it (VNNI, AMX)')
             elif has_amx:
                 logger.warning(
-                    'dtype="int8" saves time on this CPU for single texts only: batches are faster in bfloat16'
+                    'dtype="int8" saves time on this CPU for one short text alone; all else is faster in bfloat16'
                 )
             self._options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
-            # With AMX OpenVINO 2026.4 would not multiply in int8 beside bfloat16, and wrongly where a width is no
-            # multiple of 32.
+            # With AMX OpenVINO 2026.4 multiplies in bfloat16 if the rest is bfloat16, and its results are wrong for
+            # widths that are no multiple of 32.
             dtype = "bfloat16" if has_bfloat16 and not has_amx else "float32"
         self._options["INFERENCE_PRECISION_HINT"] = _PRECISION[dtype]
         if core_count() < len(cores()):  # it does not look at a container's quota
