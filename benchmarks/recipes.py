@@ -167,6 +167,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     if given.blimp_pairs is not None and not given.blimp:
         parser.error("--blimp-pairs is for --blimp FOLDER, which is not given")
     for folder in filter(None, (given.data, given.eval_data)):
+        if not Path(folder).is_dir():
+            parser.error(f"{folder} is no folder; prepare one with python -m train.prepare TEXT --output {folder}")
         if not any(Path(folder, "held-out").glob("*")):
             parser.error(f"{folder} has no held-out text; prepare it with --held-out 0.005")
     return given

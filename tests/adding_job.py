@@ -34,8 +34,8 @@ def _step(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, d
     state = TrainState(
         step=state.step + 1,
         params={"sum": jnp.where(good, added, state.params["sum"])},
-        opt_state={"count": state.opt_state["count"] + good},
-        skipped_total=state.skipped_total + ~good,
+        opt_state={"count": state.opt_state["count"] + good.astype(jnp.int32)},
+        skipped_total=state.skipped_total + (~good).astype(jnp.int32),
         skipped_in_a_row=jnp.where(good, 0, state.skipped_in_a_row + 1),
         last_skipped_step=jnp.where(good, state.last_skipped_step, state.step),
     )

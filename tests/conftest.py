@@ -30,6 +30,8 @@ SLOW_TO_COMPILE = {
 FAST = " ".join(f"--{name}={fast}" for name, (_, fast) in SLOW_TO_COMPILE.items())
 FLAGS = FAST if jaxlib.version.__version_info__ < (0, 11) else ""
 os.environ.setdefault("XLA_FLAGS", FLAGS)
+os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")  # users may have JAX strict: no array gains axes by itself
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")  # and none changes its type
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
 os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipelines take bfloat16 by themselves
 os.environ.setdefault("BERT_JAX_RUNTIME", "xla")  # also where OpenVINO is installed
@@ -46,6 +48,7 @@ import jax
 import pytest
 
 from tests.hub_server import HubServer, hub_server
+from tests.references import LACKS, MISSING
 from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401, a hook
 
 jax.config.update("jax_platforms", "cpu")
@@ -200,7 +203,13 @@ def resident_bytes() -> float:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests marked `exhaustive`, unless `-m` mentions them or a test is named."""
+    """Skips the tests marked `parity` without their references; leaves out those marked `exhaustive`.
+
+    Not these if `-m` mentions them or a test is named.
+    """
+    for item in items:
+        if MISSING and item.get_closest_marker("parity"):
+            item.add_marker(pytest.mark.skip(reason=LACKS))
     if "exhaustive" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
     kept = [item for item in items if not item.get_closest_marker("exhaustive")]

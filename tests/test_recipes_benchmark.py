@@ -47,10 +47,15 @@ def test_a_figure_is_taken_from_the_folder_only_for_the_same_words(commands: lis
     ("words", "message"),
     [
         (["--blimp-pairs", "300"], "--blimp-pairs is for --blimp FOLDER, which is not given"),
-        (["--eval-data", "without"], "without has no held-out text; prepare it with --held-out 0.005"),
+        (["--eval-data", "none"], "none is no folder; prepare one with python -m train.prepare TEXT --output none"),
+        (["--eval-data", "empty"], "empty has no held-out text; prepare it with --held-out 0.005"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_before_training(words: list[str], message: str, tmp_path: Path, capsys):
+def test_what_cannot_be_scored_is_refused_before_training(
+    words: list[str], message: str, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
     with pytest.raises(SystemExit, match="2"):
         recipes.main(["plain", "--data", _prepared(tmp_path / "a"), "--folder", str(tmp_path), *words])
     assert message in capsys.readouterr().err

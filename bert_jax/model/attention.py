@@ -61,7 +61,7 @@ def causal_mask(length: int, key_length: int, past: Array | int = 0) -> Array:
         length, key_length: L and M, the numbers of queries and keys.
         past: position of the first query, a number or a traced int32 scalar; the first key has position 0.
     """
-    return (jnp.arange(key_length) <= past + jnp.arange(length)[:, None])[None, None]
+    return (jnp.arange(key_length)[None] <= past + jnp.arange(length)[:, None])[None, None]
 
 
 @struct.dataclass
@@ -178,7 +178,7 @@ def dot_product_attention(
         probabilities_BHLM = jax.nn.softmax(scores_BHLM, axis=-1)
     probabilities_BHLM = dropout(probabilities_BHLM, dropout_rate, dropout_key, PROBABILITIES_SITE)
     if head_mask_H is not None:
-        probabilities_BHLM = probabilities_BHLM * head_mask_H[:, None, None]
+        probabilities_BHLM = probabilities_BHLM * head_mask_H[None, :, None, None]
     context_BLHK = product("BHLM,BMHK->BLHK", probabilities_BHLM, v_BMHK, dtype, out_dtype)
     return context_BLHK, probabilities_BHLM if return_probabilities else None
 
@@ -232,7 +232,7 @@ def relative_scores(
     # The backward pass of a product needs its operands; without this JAX would keep the rows of all pairs for it.
     @jax.checkpoint
     def scores(q_BLHK: Array, k_BMHK: Array, table: Array, past: Array | int) -> Array:
-        distance_LM = past + jnp.arange(length)[:, None] - jnp.arange(key_length)
+        distance_LM = past + jnp.arange(length)[:, None] - jnp.arange(key_length)[None]
         rows_LMK = look_up(table, distance_LM + longest - 1)
         # Rows first: in bfloat16 XLA's CPU compiler has no kernel for the gradient of the other order.
         of_query = product("LMK,BLHK->BHLM", rows_LMK, q_BLHK, dtype, jnp.float32)

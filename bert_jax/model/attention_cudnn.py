@@ -33,5 +33,5 @@ def attend(
         key_value_seq_lengths=counts_B,
         implementation="cudnn",
     )
-    tokens_first = (is_token_BM == (jnp.arange(is_token_BM.shape[1]) < counts_B[:, None])).all(axis=1)
+    tokens_first = (is_token_BM == (jnp.arange(is_token_BM.shape[1])[None] < counts_B[:, None])).all(axis=1)
     return jnp.where(tokens_first[:, None, None, None], context_BLHK, jnp.nan).astype(out_dtype)

@@ -113,7 +113,7 @@ class Embeddings(nn.Module):
             x_BLE = look_up(self.word_embeddings, inputs) if inputs.ndim == 2 else inputs
             if config.has_token_types:
                 if token_type_ids is None:
-                    x_BLE = x_BLE + self.token_type_embeddings[0]
+                    x_BLE = x_BLE + self.token_type_embeddings[None, :1]
                 else:
                     x_BLE = x_BLE + look_up(self.token_type_embeddings, token_type_ids)
             if config.position_embedding_type == "absolute":
@@ -140,5 +140,5 @@ class Embeddings(nn.Module):
             # Word embeddings do not show which positions are padding, so all count as tokens.
             first = config.pad_token_id + 1
         if past is None:
-            return table[first : first + length]
-        return look_up(table, first + past + jnp.arange(length))
+            return table[None, first : first + length]
+        return look_up(table, first + past + jnp.arange(length)[None])

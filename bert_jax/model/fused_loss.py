@@ -168,7 +168,7 @@ def _softmax(options: _Options, x_RE: Array, table_VE: Array, bias_V: Array, lab
     pieces = _pieces(len(table_VE), len(x_RE), options.logits_at_once)
     exponentials, tops, totals = [], [], []
     for piece in pieces:
-        logits_RV = _product("RE,VE->RV", x_RE.astype(table_VE.dtype), table_VE[piece]) + bias_V[piece]
+        logits_RV = _product("RE,VE->RV", x_RE.astype(table_VE.dtype), table_VE[piece]) + bias_V[None, piece]
         within_R = labels_R - piece.start
         inside_R = (within_R >= 0) & (within_R < logits_RV.shape[1])
         found_R = jnp.take_along_axis(logits_RV, within_R[:, None], axis=1, mode="clip")[:, 0]

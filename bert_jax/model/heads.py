@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import Array
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
@@ -48,7 +48,8 @@ class Undecoded:
         """The logits, float32 [..., V]."""
         axes = "BL"[: self.x.ndim - 1]
         with jax.named_scope("decoder"):
-            return product(f"{axes}E,VE->{axes}V", self.x, self.table, self.dtype, jnp.float32) + self.bias
+            logits = product(f"{axes}E,VE->{axes}V", self.x, self.table, self.dtype, jnp.float32)
+            return logits + lax.broadcast_to_rank(self.bias, logits.ndim)
 
 
 @struct.dataclass

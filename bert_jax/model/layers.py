@@ -108,7 +108,7 @@ class Dense(nn.Module):
         axes = "BLN"[: x.ndim - 1]
         out_dtype = stream_dtype(self.config) if self.out_dtype is None else self.out_dtype
         y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, out_dtype)
-        return (y + bias).astype(y.dtype)
+        return (y.astype(jnp.float32) + lax.broadcast_to_rank(bias, y.ndim)).astype(y.dtype)
 
 
 def weight_init(config: BertConfig) -> Callable[..., Array]:
@@ -133,6 +133,7 @@ def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
     x_float = x.astype(jnp.float32)
     centred = x_float - x_float.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
+    scale, bias = (lax.broadcast_to_rank(vector, x.ndim) for vector in (scale, bias))
     return (centred * lax.rsqrt(variance + eps) * scale + bias).astype(x.dtype)
 
 
@@ -264,7 +265,7 @@ def _numbers_of_rows(rows: Array | None, count: int) -> Array:
     if rows is None:
         return lax.iota(jnp.uint32, count)
     several = count // rows.shape[0]
-    return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)).reshape(-1)
+    return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)[None]).reshape(-1)
 
 
 def _row_words(words: Array, site: int, row: Array) -> tuple[Array, Array]:
@@ -364,11 +365,11 @@ class Activation(nn.Module):
         with jax.named_scope(self.act):
             if self.act == "prelu":
                 weight = self.param("weight", _constant(0.25), (1,))
-                return prelu(x.astype(jnp.float32), weight).astype(x.dtype)
+                return prelu(x.astype(jnp.float32), weight.reshape(())).astype(x.dtype)
             if self.act == "xielu":
                 alpha_p = self.param("alpha_p", _constant(_inverse_softplus(0.8)), (1,))
                 alpha_n = self.param("alpha_n", _constant(_inverse_softplus(0.8 - XIELU_BETA)), (1,))
-                return xielu(x.astype(jnp.float32), alpha_p, alpha_n).astype(x.dtype)
+                return xielu(x.astype(jnp.float32), alpha_p.reshape(()), alpha_n.reshape(())).astype(x.dtype)
             return activate(x, self.act)
 
 

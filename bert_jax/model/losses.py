@@ -196,7 +196,7 @@ def _mean_over_classes(logits: Array, class_weights: Array | None, is_choice: Ar
     """The mean over the C classes, or over a row's choices, of the loss that each would have as the label."""
     losses = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if class_weights is not None:
-        losses = losses * class_weights
+        losses = losses * lax.broadcast_to_rank(class_weights, losses.ndim)
     if is_choice is None:
         return losses.mean(axis=-1)
     return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1, dtype=jnp.float32)

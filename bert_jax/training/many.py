@@ -148,12 +148,12 @@ def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainSt
     good = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(after)]).all()
     params, opt_state = jax.tree.map(partial(jnp.where, good), after, before)
     counts = {
-        "skipped_total": new.skipped_total + ~good,
+        "skipped_total": new.skipped_total + (~good).astype(jnp.int32),
         "skipped_in_a_row": jnp.where(good, new.skipped_in_a_row, old.skipped_in_a_row + 1),
     }
     last_skipped_step = jnp.where(good, new.last_skipped_step, old.step)
     state = dataclasses.replace(new, params=params, opt_state=opt_state, last_skipped_step=last_skipped_step, **counts)
-    return state, metrics | counts | {"finite": metrics["finite"] * good}
+    return state, metrics | counts | {"finite": metrics["finite"] * good.astype(jnp.int32)}
 
 
 @remember

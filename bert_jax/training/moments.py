@@ -50,7 +50,7 @@ def decay_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> Dec
     def at(count: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         part = part_of(count - 1)
         each, past = products[part]
-        halved = past + each * (count - starts[part])
+        halved = past + each * (count - starts[part]).astype(jnp.float32)
         return *rates[part_of(step)], -jnp.expm1(-math.log(2) * halved)
 
     return at
@@ -93,4 +93,4 @@ def scale_by_moments(
 
 def _one_minus_power(base: float, count: jax.Array) -> jax.Array:
     """1 - base ** count, without the cancellation that would lose five digits of `1 - b2` in float32."""
-    return -jnp.expm1(count * math.log(base)) if base else jnp.ones([], jnp.float32)
+    return -jnp.expm1(count.astype(jnp.float32) * math.log(base)) if base else jnp.ones([], jnp.float32)

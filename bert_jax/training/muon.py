@@ -49,7 +49,7 @@ def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.G
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MuonState]:
         count = jnp.asarray(optax.safe_increment(state.count))
         mu = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state.mu, updates)
-        now, ahead = (1 - momentum**n for n in (count, count + 1))
+        now, ahead = (1 - momentum ** n.astype(jnp.float32) for n in (count, count + 1))
 
         def direction(m: Array, g: Array) -> Array:
             nesterov = momentum * (m / ahead) + (1 - momentum) * (g / now)

@@ -185,4 +185,4 @@ class AnswerSpan(_MeanLoss):
         ):
             of_this_end, is_right = position_sum(logits, positions, weights, batch["attention_mask"])
             loss_sum, right = loss_sum + of_this_end / 2, right & is_right
-        return {"loss_sum": loss_sum, "correct": (weights * right).sum(), "count": weights.sum()}
+        return {"loss_sum": loss_sum, "correct": jnp.where(right, weights, 0).sum(), "count": weights.sum()}

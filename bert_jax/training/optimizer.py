@@ -101,7 +101,7 @@ def _tail_begins(share: float, total_steps: int, traced: bool, extra: dict[str, 
     if traced or "numbers" not in extra:
         return total_steps - max(1, round(share * total_steps))
     ends = extra["numbers"][1]
-    return ends - jnp.maximum(1, jnp.round(share * ends)).astype(jnp.int32)
+    return ends - jnp.maximum(1, jnp.round(share * ends.astype(jnp.float32))).astype(jnp.int32)
 
 
 def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:

@@ -228,7 +228,7 @@ def warmup_stable_decay(
         t = first_count + jnp.asarray(step, jnp.float32)
         start = total_steps - decay_steps if decay is None else decay[0]
         steps = max(decay_steps, 1) if decay is None else jnp.maximum(decay[1] - decay[0], 1)
-        progress = jnp.clip((t - start) / steps, 0.0, 1.0)
+        progress = jnp.clip((t - jnp.float32(start)) / jnp.float32(steps), 0.0, 1.0)
         left = 1 - (jnp.sqrt(progress) if shape == "1-sqrt" else progress)
         ramp = peak * t / max(warmup_steps, 1)
         ramp = ramp if decay is None else (ramp - end) * left + end

@@ -186,7 +186,7 @@ def train_step(
         step=state.step + 1,
         params=params,
         opt_state=opt_state,
-        skipped_total=state.skipped_total + ~finite,
+        skipped_total=state.skipped_total + (~finite).astype(jnp.int32),
         skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
         last_skipped_step=jnp.where(finite, state.last_skipped_step, state.step),
     )

@@ -73,7 +73,7 @@ def test_dropout_zeroes_probabilities_and_does_not_renormalise():
 def test_a_head_mask_scales_each_head_after_dropout():
     head_mask = jnp.array([1.0, 0.0, 0.25])
     masked, plain = ATTEND(Q, K, V, head_mask_H=head_mask)[0], ATTEND(Q, K, V)[0]
-    np.testing.assert_allclose(masked, plain * head_mask[:, None], atol=1e-6)
+    np.testing.assert_allclose(masked, plain * head_mask[None, None, :, None], atol=1e-6)
 
 
 @pytest.mark.slow

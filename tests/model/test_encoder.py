@@ -155,7 +155,7 @@ def test_parameters_and_outputs_are_float32_where_jax_has_64_bits(shallow_params
 
 
 def test_products_round_float64_parameters_to_float32(shallow_params):
-    with jax.enable_x64():
+    with jax.enable_x64(), jax.numpy_dtype_promotion("standard"):
         exact = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), shallow_params)
         assert Bert(SHALLOW).apply({"params": exact}, IDS).pooler_output.dtype == jnp.float32
         query = exact["encoder"]["layer_0"]["attention"]["query"]

@@ -213,8 +213,8 @@ def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) ->
     """
     if kind == "cls":
         return jnp.take_along_axis(x_BLD, starts_BK[..., None], axis=1)
-    numbers_K = 1 + jnp.arange(starts_BK.shape[1])
-    weights_BKL = (of_BL[:, None, :] == numbers_K[:, None]).astype(jnp.float32)
+    numbers_1K1 = 1 + jnp.arange(starts_BK.shape[1])[None, :, None]
+    weights_BKL = (of_BL[:, None, :] == numbers_1K1).astype(jnp.float32)
     sums_BKD = jnp.einsum("BKL,BLD->BKD", weights_BKL, x_BLD.astype(jnp.float32))
     return sums_BKD / _divisor(jnp.maximum(weights_BKL.sum(axis=2), 1), kind)[..., None]
 

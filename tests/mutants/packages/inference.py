@@ -244,8 +244,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         EMBED,
-        "(of_BL[:, None, :] == numbers_K[:, None])",
-        "(of_BL[:, None, :] >= numbers_K[:, None])",
+        "(of_BL[:, None, :] == numbers_1K1)",
+        "(of_BL[:, None, :] >= numbers_1K1)",
         "a packed text's vector has those after it in its mean",
         (OF_VECTORS,),
     ),

@@ -39,8 +39,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         ATTENTION,
-        "(jnp.arange(key_length) <= past +",
-        "(jnp.arange(key_length) < past +",
+        "(jnp.arange(key_length)[None] <= past +",
+        "(jnp.arange(key_length)[None] < past +",
         "a decoder's position does not see itself",
         ("tests/model/test_attention.py::test_a_causal_mask_reads_like_the_picture",),
     ),
@@ -53,8 +53,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         ATTENTION,
-        "probabilities_BHLM * head_mask_H[:, None, None]",
-        "probabilities_BHLM * (head_mask_H > 0)[:, None, None]",
+        "probabilities_BHLM * head_mask_H[None, :, None, None]",
+        "probabilities_BHLM * (head_mask_H[None, :, None, None] > 0)",
         "a head mask of one half keeps all of the head",
         ("tests/model/test_attention.py::test_a_head_mask_scales_each_head_after_dropout",),
     ),
@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYERS,
-        "return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)).reshape(-1)",
+        "return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)[None]).reshape(-1)",
         "return lax.iota(jnp.uint32, count) + rows[0] * 65_536",
         "the number of parts, and with it that of the devices, changes the dropout",
         ("tests/training/test_step.py::test_accumulation_equals_the_whole_batch",),
@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/model/embeddings.py",
-        "x_BLE = x_BLE + self.token_type_embeddings[0]",
+        "x_BLE = x_BLE + self.token_type_embeddings[None, :1]",
         "pass",
         "without token types none is added, not even the first",
         ("tests/model/test_encoder.py::test_what_is_left_out_takes_its_default",),

@@ -75,7 +75,7 @@ def baseline_sums(batch: dict[str, jax.Array], unigram: Unigram | None) -> dict[
     if unigram is not None:
         labels, weights = batch["mlm_labels"], batch["mlm_weights"]
         found["unigram_loss_sum"] = -(jnp.asarray(unigram.log_probability)[labels] * weights).sum()
-        found["unigram_correct"] = ((labels == unigram.most_frequent) * weights).sum()
+        found["unigram_correct"] = jnp.where(labels == unigram.most_frequent, weights, 0).sum()
     if (labels := batch.get("next_sentence_label")) is not None:
         found |= {f"label_{label}": (labels == label).sum().astype(jnp.float32) for label in (0, 1)}
     return found
