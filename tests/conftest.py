@@ -30,8 +30,7 @@ SLOW_TO_COMPILE = {
 FAST = " ".join(f"--{name}={fast}" for name, (_, fast) in SLOW_TO_COMPILE.items())
 FLAGS = FAST if jaxlib.version.__version_info__ < (0, 11) else ""
 os.environ.setdefault("XLA_FLAGS", FLAGS)
-os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")  # users may have JAX strict: no array gains axes by itself
-os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")  # and none changes its type
+os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")  # as users may have it: no array gains axes by itself
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
 os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipelines take bfloat16 by themselves
 os.environ.setdefault("BERT_JAX_RUNTIME", "xla")  # also where OpenVINO is installed

@@ -74,7 +74,7 @@ def test_padding_is_hidden_as_well_and_a_mask_per_query_stands_in_the_place_of_b
     causal = jnp.tril(jnp.ones((8, 8), jnp.int32))
     valid = np.asarray(MASK, bool)
     merged = run(model, params, input_ids=IDS, attention_mask=MASK, output_attentions=True)
-    written_out = run(model, params, input_ids=IDS, attention_mask=causal * MASK[:, None, :])
+    written_out = run(model, params, input_ids=IDS, attention_mask=causal[None] * MASK[:, None, :])
     np.testing.assert_allclose(merged.logits[valid], written_out.logits[valid], atol=1e-5)
     for attention in merged.attentions:
         hidden = np.broadcast_to(~valid[:, None, None, :], attention.shape) & valid[:, None, :, None]
@@ -162,8 +162,8 @@ def test_the_encoder_s_keys_and_values_are_computed_once(cross_params):
     empty = init_cache(CROSS, 3, 8)
     assert empty.layers[0].cross_keys is None
     first = run(model, cross_params, input_ids=IDS[:, :2], cache=empty, **ENCODER).cache
-    layer = cross_params["bert"]["encoder"]["layer_0"]["cross_attention"]
-    keys = (np.asarray(STATES, np.float64) @ layer["key"]["kernel"] + layer["key"]["bias"]).reshape(3, 5, 2, 8)
+    key = jax.tree.map(np.asarray, cross_params["bert"]["encoder"]["layer_0"]["cross_attention"]["key"])
+    keys = (np.asarray(STATES, np.float64) @ key["kernel"] + key["bias"]).reshape(3, 5, 2, 8)
     np.testing.assert_allclose(first.layers[0].cross_keys, keys, atol=1e-5)
     # A step has the products of queries and outputs with weights, but none of the kernel of the cross keys or values.
     wrong = jax.tree_util.tree_map_with_path(

@@ -106,7 +106,7 @@ def test_a_head_mask_drops_the_head_with_its_value_bias():
 @pytest.mark.slow
 def test_a_mask_per_query_is_taken():
     model = Bert(CONFIG)
-    causal_and_padding = jnp.tril(jnp.ones((5, 5), jnp.int32)) * MASK[:, None, :]
+    causal_and_padding = jnp.tril(jnp.ones((1, 5, 5), jnp.int32)) * MASK[:, None, :]
     output = run(model, golden_params(model), attention_mask=causal_and_padding)
     np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [2.021434, 0.784594, 1.781067, -0.380816], atol=2e-6)
 

@@ -251,11 +251,11 @@ def test_choices_need_an_axis_of_their_own(shape):
 def test_choices_are_rows_of_the_encoder():
     model = HEADS["multiple-choice"](CONFIG)
     params = init(model)
-    ids, mask = IDS.reshape(1, 3, 10), (jnp.arange(10) < jnp.array([[10], [7], [4]])).astype(jnp.int32)
+    ids, mask = IDS.reshape(1, 3, 10), (jnp.arange(10)[None] < jnp.array([[10], [7], [4]])).astype(jnp.int32)
     together = jax.jit(model.apply)({"params": params}, ids, mask[None], position_ids=jnp.arange(10)[None])
     assert together.logits.shape == (1, 3)
     pooled = run(Bert(CONFIG), params["bert"], attention_mask=mask).pooler_output
-    expected = pooled @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+    expected = pooled @ params["classifier"]["kernel"] + params["classifier"]["bias"][None]
     np.testing.assert_allclose(together.logits[0], expected[:, 0], atol=1e-6)
 
 

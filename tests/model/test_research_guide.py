@@ -276,8 +276,10 @@ def test_a_patched_state_is_what_the_layers_above_it_read(guide):
     above = guide.params["bert"]["encoder"]["layer_1"]
     first = EncoderLayer(guide.config).apply({"params": above}, states).hidden_state[:, 0]
     pooler, classifier = guide.params["bert"]["pooler"], guide.params["classifier"]
-    pooled = np.tanh(first @ pooler["kernel"] + pooler["bias"])
-    np.testing.assert_allclose(guide.effects_NLBC[0, 3], pooled @ classifier["kernel"] + classifier["bias"], atol=1e-5)
+    pooled = np.tanh(first @ pooler["kernel"] + pooler["bias"][None])
+    np.testing.assert_allclose(
+        guide.effects_NLBC[0, 3], pooled @ classifier["kernel"] + classifier["bias"][None], atol=1e-5
+    )
     np.testing.assert_allclose(guide.effects_NLBC[1, 0], theirs.logits, atol=1e-5)
     np.testing.assert_allclose(guide.effects_NLBC[1, 1:], jnp.broadcast_to(own.logits, (7, 64, 2)), atol=1e-5)
 

@@ -249,15 +249,15 @@ class PretrainConfig(ShownConfig):
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.stop_after is not None:
             seconds_of(self.stop_after)
-            for name, right, word in (
-                ("schedule", self.optimizer.schedule == "stable", "stable"),
-                ("warmup_steps", self.optimizer.warmup_steps is not None, "100"),
-            ):
-                if not right:
-                    raise UserError(
-                        f"stop_after: the steps of the run follow from its time; found optimizer.{name}="
-                        f"{str(getattr(self.optimizer, name)).lower()}; say optimizer.{name}={word}"
-                    )
+            needed = {}
+            if self.optimizer.schedule != "stable":
+                needed["schedule"] = "stable"
+            if self.optimizer.warmup_steps is None:
+                needed["warmup_steps"] = "100"
+            if needed:
+                found = " ".join(f"optimizer.{name}={str(getattr(self.optimizer, name)).lower()}" for name in needed)
+                right = " ".join(f"optimizer.{name}={word}" for name, word in needed.items())
+                raise UserError(f"stop_after: the steps of the run follow from its time; found {found}; say {right}")
         if isinstance(self.seed, int) and not 0 <= self.seed < 2**32:
             raise UserError(f"seed: found {self.seed}; expected 0 to {2**32 - 1}")
         if self.rollbacks < 0:

@@ -40,7 +40,9 @@ run_program(main)
 
 def ends_of(run: Path, count: int, whom: int = 0, kill: dict[str, Any] | None = None) -> list[End]:
     """Trains with four devices, and kills process `whom` at a point."""
-    _, _, *words = words_for(run, f"phases=((32, 8, {STEPS}),)", "rollbacks=1", "max_skipped_in_a_row=3", "keep=2")
+    # In bfloat16 the last bit of a sum, whose order depends on the number of processes, can turn a weight's rounding.
+    _, _, *words = words_for(run, f"phases=((32, 8, {STEPS}),)", "model.dtype=float32", "rollbacks=1", "keep=2")
+    words.append("max_skipped_in_a_row=3")
 
     def environment(number: int) -> dict[str, str]:
         return {"KILL": json.dumps(kill if number == whom else None)}
@@ -65,7 +67,7 @@ def test_all_processes_go_back_to_the_same_step_and_a_kill_around_it_changes_not
     assert "going back to step 10 (rollback 1 of 1)" in (two / "run.log").read_text()
     losses = [[row["loss"] for row in rows_of(run) if row["kind"] == "train"] for run in (two, one)]
     assert len(losses[0]) == STEPS - 5
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
     before = {"at": "a run begins to go back", "call": 1, "when": "before"}
     within = {"at": "a checkpoint is read", "call": 2, "when": "after"}  # the first one is where the start resumes

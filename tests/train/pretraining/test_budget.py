@@ -150,6 +150,10 @@ def test_the_rate_of_a_decision_is_the_closed_form_of_its_numbers(shape):
     [
         ({"schedule": "linear"}, r"found optimizer\.schedule=linear; say optimizer\.schedule=stable"),
         ({"warmup_steps": None}, r"found optimizer\.warmup_steps=none; say optimizer\.warmup_steps=100"),
+        (
+            {"schedule": "cosine", "warmup_steps": None},
+            r"=cosine optimizer\.warmup_steps=none; say optimizer\.schedule=stable optimizer\.warmup_steps=100",
+        ),
     ],
 )
 def test_a_schedule_without_a_late_decay_is_refused(fields: dict, says: str):
