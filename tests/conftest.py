@@ -202,9 +202,9 @@ def resident_bytes() -> float:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips the tests marked `parity` without their references; leaves out those marked `exhaustive`.
+    """Skips the tests marked `parity` without their references, and leaves out those marked `exhaustive`.
 
-    Not these if `-m` mentions them or a test is named.
+    Where `-m` mentions `exhaustive`, or a test is named, those stay in.
     """
     for item in items:
         if MISSING and item.get_closest_marker("parity"):

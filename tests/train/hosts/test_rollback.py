@@ -41,8 +41,8 @@ run_program(main)
 def ends_of(run: Path, count: int, whom: int = 0, kill: dict[str, Any] | None = None) -> list[End]:
     """Trains with four devices, and kills process `whom` at a point."""
     # In bfloat16 the last bit of a sum, whose order depends on the number of processes, can turn a weight's rounding.
-    _, _, *words = words_for(run, f"phases=((32, 8, {STEPS}),)", "model.dtype=float32", "rollbacks=1", "keep=2")
-    words.append("max_skipped_in_a_row=3")
+    given = ("model.dtype=float32", f"phases=((32, 8, {STEPS}),)", "rollbacks=1", "max_skipped_in_a_row=3", "keep=2")
+    _, _, *words = words_for(run, *given)
 
     def environment(number: int) -> dict[str, str]:
         return {"KILL": json.dumps(kill if number == whom else None)}
