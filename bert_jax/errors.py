@@ -3,6 +3,7 @@
 import difflib
 import re
 import reprlib
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -59,6 +60,15 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     near = difflib.get_close_matches(word, known, n=3, cutoff=cutoff)
     near = near or [name for name in known if len(word) > 1 and name.startswith(word)][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def in_another_form(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that looks like `word`, in another of Unicode's forms; None if there is none.
+
+    The forms are NFC (é is one character, 한 too) and NFD (e and an accent; three letters), in which macOS names files.
+    """
+    form = unicodedata.normalize("NFC", word)
+    return next((other for other in known if other != word and unicodedata.normalize("NFC", other) == form), None)
 
 
 Wrong = Callable[[UserError], None]

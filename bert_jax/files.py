@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_another_form
 
 if TYPE_CHECKING:
     from etils import epath
@@ -347,9 +347,12 @@ def near_path(path: str | os.PathLike[str]) -> str:
     first, *rest = path.relative_to(there).parts
     stem, suffix = Path(first).stem, Path(first).suffix
     try:
-        stems = [entry.stem for entry in there.iterdir() if entry.suffix == suffix]
+        names = [entry.name for entry in there.iterdir()]
     except OSError:
         return ""
+    if in_another_form(first, names):
+        return " (there is one that looks like it, in another of Unicode's forms: complete its name with Tab)"
+    stems = [Path(name).stem for name in names if Path(name).suffix == suffix]
     near = (there.joinpath(name + suffix, *rest) for name in difflib.get_close_matches(stem, stems, n=3))
     found = [str(candidate) for candidate in near if candidate.exists()]
     return f" (did you mean {' or '.join(found)}?)" if found else ""

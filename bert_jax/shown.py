@@ -1,6 +1,7 @@
-"""How objects show themselves: a line in a console, and a small table in a notebook; and how a time is said."""
+"""How objects show themselves: a line in a console, and a small table in a notebook; times, widths in a terminal."""
 
 import dataclasses
+import unicodedata
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -41,3 +42,13 @@ def duration(seconds: float) -> str:
             shown = f"{seconds / length:,.{0 if seconds >= 10 * length else 1}f}"
             return f"{shown.removesuffix('.0')} {unit}"
     return f"{seconds / (365 * 86400):,.1f} years"
+
+
+def columns_of(text: str) -> int:
+    """The columns that a text takes in a terminal: letters of East Asia take two, combining marks none.
+
+    Source: https://www.unicode.org/reports/tr11/ (W and F are wide).
+    """
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
+    )

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import unicodedata
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -169,6 +170,16 @@ def test_a_folder_that_cannot_be_synced_is_no_error_and_a_failing_disk_is(tmp_pa
     with nullcontext() if number == errno.EINVAL else pytest.raises(OSError):
         bucket.write_json(tmp_path / "a.json", [1])
     assert bucket.read_json(tmp_path / "a.json") == [1]
+
+
+def test_a_path_that_does_not_exist_is_compared_with_what_is_there(tmp_path):
+    (tmp_path / unicodedata.normalize("NFD", "맥리뷰.csv")).touch()  # as macOS writes names
+    (tmp_path / "리뷰.csv").touch()
+    (tmp_path / "reviews.csv").touch()
+    assert bucket.near_path(tmp_path / "revews.csv") == f" (did you mean {tmp_path / 'reviews.csv'}?)"
+    assert bucket.near_path(tmp_path / "other.csv") == ""
+    same = bucket.near_path(tmp_path / "맥리뷰.csv")
+    assert "looks like it, in another of Unicode's forms" in same and "did you mean" not in same
 
 
 def test_json_up_to_its_bounds_is_read(monkeypatch):

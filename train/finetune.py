@@ -10,7 +10,7 @@ from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import adopted_model, check_same_files, check_source
+from train.finetuning.start import adopted_model, check_same_files, check_source, warn_of_unknown
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
@@ -110,7 +110,9 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
             f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="
         )
-    if source is None:
+    if source is not None:
+        warn_of_unknown(config, task, tokenizer)
+    else:
         check_same_files(config, task, on_first_process(run.facts_to_resume), launch.allow_change)
     model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source

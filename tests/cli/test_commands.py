@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from bert_jax.formats.safetensors import write_tensors
 from bert_jax.formats.sentence_transformers import vectors_of
 from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
+from bert_jax.shown import columns_of
 from bert_jax.tree import sha256_of_parameters, unflatten
 from tests import tiny
 from tests.formats.torch import torch_files
@@ -261,6 +263,11 @@ def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
     people = output(capsys, "fill-mask", str(run), *texts, "--top-k", "2")
     assert people.count("\n  0.") + people.count("\n  1.") == 6
     assert "[MASK] 2 of 2" in people
+    tables = re.findall(r"(?m)(?:^  [01]\..*\n)+", people)
+    assert len(tables) == 3
+    for rows, mask in zip(tables, (first, *second), strict=True):
+        begins = [line.removesuffix(row["sequence"]) for line, row in zip(rows.splitlines(), mask, strict=False)]
+        assert len({columns_of(begin) for begin in begins}) == 1
     assert first[0]["sequence"] in people
 
 

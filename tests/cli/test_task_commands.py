@@ -332,7 +332,7 @@ def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(arg
             ["classify", "{sequence-classification}", "{tmp}/table.csv"],
             "table.csv: this is a table, whose lines are no texts; name the column with the texts, --text COL",
         ),
-        (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "line 2: has no column 't'"),
+        (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "table.csv: has no column 't'"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--pair", "b"], "--pair b: name the column"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--top-k", "0"], "--top-k 0"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--batch-size", "0"], "--batch-size 0"),

@@ -7,6 +7,7 @@ from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, a
 from bert_jax.cli.streaming import answered_by, serve
 from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
+from bert_jax.shown import columns_of
 
 _ABOUT = """\
 Predict the most probable tokens for each mask of each text: [MASK], or the mask token of the model (RoBERTa: <mask>).
@@ -48,10 +49,10 @@ def _show(text: str, result: list[Any]) -> str:
     for number, predictions in enumerate(masks):
         if len(masks) > 1:
             lines.append(f"  [MASK] {number + 1} of {len(masks)}")
-        width = max(len(found["token_str"]) for found in predictions)
-        lines += [
-            f"  {found['score']:.4f}  {found['token_str']:<{width}}  {found['sequence']}" for found in predictions
-        ]
+        width = max(columns_of(found["token_str"]) for found in predictions)
+        for found in predictions:
+            token = found["token_str"] + " " * (width - columns_of(found["token_str"]))
+            lines.append(f"  {found['score']:.4f}  {token}  {found['sequence']}")
     return "\n".join(lines) + "\n"
 
 

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, one word per line in the first")
     aggregation = "which of a word's sub-tokens decide its tag: default first"
     parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)
-    split = "the units that get a tag, as in training: default words, with punctuation split off"
-    parser.add_argument("--split", choices=("words", "spaces", "characters"), default="words", help=split)
+    split = "the units that get a tag, as in training (default: the run's, or words, with punctuation split off)"
+    parser.add_argument("--split", choices=("words", "spaces", "characters"), help=split)
     parser.add_argument(
         "--max-length", type=int, metavar="L", help="tokens of a row (default: the run's, or the model's)"
     )
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     """`tag DIR [TEXT|FILE ...]`: prints the entities of each text, or with --conll the tag of each word."""
     if arguments.conll and (len(arguments.texts) > 1 or arguments.texts == ["-"]):
         raise UserError("--conll: name the file; columns cannot be read from stdin")
-    if arguments.conll and arguments.split != "words":
+    if arguments.conll and arguments.split is not None:
         raise UserError(f"--split {arguments.split}: leave it out with --conll, whose file has the words")
     lines = [] if arguments.conll else texts_of(arguments.texts)
     from bert_jax.data.tasks.tags import TaggedSentence, read_conll

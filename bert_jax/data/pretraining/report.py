@@ -231,8 +231,8 @@ def warnings_about(
                 "words of more than 100 characters, or with rare ones (--character-coverage). Thai, Lao, Khmer and "
                 "Burmese write no blanks between words: put them in first"
                 if learnt
-                else "the vocabulary does not fit this text (its language, its casing?); --vocab-size learns one that "
-                "does"
+                else "the vocabulary does not fit this text (its language, its casing, or its Unicode form, if it is "
+                "from macOS: uconv -x nfc FILE); --vocab-size learns one that does"
             )
         )
     if text["duplicate_lines"] > 0.2:

@@ -2,6 +2,8 @@
 
 import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.tables import has_header, named_rows, valid_unicode
-from bert_jax.errors import UserError, Wrong, quoted, refuse, some_of
+from bert_jax.errors import UserError, Wrong, in_another_form, quoted, refuse, some_of
 from bert_jax.files import parse_json
 
 Label = str | float | tuple[str, ...]
 _LARGEST = float(np.finfo(np.float32).max)
+_TO_ONE_FORM = "convert the file: uconv -x nfc FILE"
+_LOOKS_LIKE_IT = f"one that looks like it is in another of Unicode's forms; {_TO_ONE_FORM}"
 
 
 class LabelledText(NamedTuple):
@@ -53,8 +57,11 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
         where = f"{path}, line {line}"
         asked = (columns.text, columns.pair, columns.label, columns.id)
         if missing := [name for name in asked if name is not None and name not in row]:
-            error = UserError(f"{where}: has no column {missing[0]!r}; it has {some_of(row)}")
-            (refuse if has_header(path) else wrong)(error)
+            same = in_another_form(missing[0], row)
+            it_has = f"it has {some_of(row)}" if same is None else _LOOKS_LIKE_IT
+            header = has_header(path)
+            error = UserError(f"{path if header else where}: has no column {missing[0]!r}; {it_has}")
+            (refuse if header else wrong)(error)
             continue
         try:
             example = LabelledText(
@@ -157,7 +164,8 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     """The names of all classes that occur, sorted; as numbers if all are numbers, so that "10" follows "9".
 
     Raises:
-        UserError: an example without a label, with its line; or fewer than two classes.
+        UserError: an example without a label, with its line; fewer than two classes; a class in two of Unicode's
+            forms.
     """
     names: set[str] = set()
     for example in examples:
@@ -167,6 +175,10 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     if len(names) < 2:
         found = f"only {quoted(next(iter(names)))}" if names else "none"
         raise UserError(f"{len(examples)} examples and {found} as a label; expected at least two classes")
+    forms = Counter(unicodedata.normalize("NFC", name) for name in names)
+    if len(forms) < len(names):
+        (twice, _), *_ = forms.most_common(1)
+        raise UserError(f"the label {quoted(twice)} is there in two of Unicode's forms; {_TO_ONE_FORM}")
     if all(name.isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
@@ -198,9 +210,10 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
     for example in examples:
         for name in _names(example.label):
             if name not in ids:
+                looks_alike = f"; {_LOOKS_LIKE_IT}" if in_another_form(name, names) else hint
                 raise UserError(
                     f"{source}, line {example.line}: the label {quoted(name)} is not in the training data "
-                    f"({some_of(names, 10)}){hint}"
+                    f"({some_of(names, 10)}){looks_alike}"
                 )
     if not any(isinstance(example.label, tuple) for example in examples):
         return np.array([ids[_names(example.label)[0]] for example in examples], np.int32)

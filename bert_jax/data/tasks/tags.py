@@ -184,6 +184,9 @@ TAG_READERS: dict[str, Callable[[Path], Iterator[TaggedSentence]]] = {
 }
 """A task of fine-tuning, or "conll" for files of other programs -> the reader of its files."""
 
+SPLIT_OF_TASK = {"klue-ner": "characters", "naver-ner": "spaces"}
+"""A task -> how a text is split into what its files tag: a key of `SPLITS`; "words" for a task that is not here."""
+
 
 def _prefix_first(tag: str, where: str) -> str:
     type_, hyphen, prefix = tag.rpartition("-")

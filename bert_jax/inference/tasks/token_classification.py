@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
-from bert_jax.data.tasks.tags import TaggedSentence
+from bert_jax.data.tasks.tags import SPLIT_OF_TASK, TaggedSentence
 from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
@@ -59,7 +59,7 @@ class TokenClassification(TaskModel):
 
     A text that is too long for a row is read in windows that overlap by half. The result for each sub-token comes from
     the window that shows it with the most context, so nothing is truncated. For a fine-tuning run, the defaults of
-    length and windows are those of its evaluation.
+    length, windows and `split` are those of its evaluation.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
@@ -72,7 +72,7 @@ class TokenClassification(TaskModel):
         delimiter: the string that then joins the words to a text.
         split: how a text is split into words, which should be as in the training data: "words" (BERT's rule:
             punctuation marks are words), "spaces" (punctuation belongs to the word beside it), or "characters" (spaces
-            included).
+            included). None: as in the data of a fine-tuning run, else "words".
         **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
 
     Attributes:
@@ -95,13 +95,14 @@ class TokenClassification(TaskModel):
         max_length: int | None = None,
         is_split_into_words: bool = False,
         delimiter: str = " ",
-        split: str = "words",
+        split: str | None = None,
         **running: Unpack[Running],
     ):
-        if split not in SPLITS:
+        if split is not None and split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
         found = opened(source)
         run = settings_of_run(found)
+        split = split or SPLIT_OF_TASK.get(run.get("task", ""), "words")
         self.document_context: bool = run.get("document_context", False)
         max_length = run.get("max_length") if max_length is None else max_length
         if max_length is not None:

@@ -1,6 +1,8 @@
 """Classes found, numbered and held out in equal shares."""
 
+import unicodedata
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ from sklearn.model_selection import train_test_split
 
 from bert_jax.data.tasks.labelled_text import LabelledText, find_labels, label_ids, split
 from bert_jax.errors import UserError
+
+nfd = partial(unicodedata.normalize, "NFD")
 
 
 def examples(*labels) -> list[LabelledText]:
@@ -40,6 +44,18 @@ def test_what_cannot_be_learnt_is_one_line():
         find_labels(examples("a", None))
     with pytest.raises(UserError, match=r"dev.csv, line 3: the label 'c' is not in the training data \('a', 'b'\)"):
         label_ids(examples("a", "c"), ("a", "b"), "dev.csv")
+
+
+def test_a_class_in_two_forms_of_unicode_is_refused():
+    """é of two characters, as macOS writes file names, and é of one look the same; so do Korean syllables."""
+    short = ("긍정", "café")
+    for label, other in zip(short, map(nfd, short), strict=True):
+        assert label != other
+        with pytest.raises(UserError, match=f"the label '{label}' is there in two of Unicode's forms; .* uconv -x nfc"):
+            find_labels(examples("a", label, other))
+        with pytest.raises(UserError, match=r"dev.csv, line 2: the label .* one that looks like it is in another of"):
+            label_ids(examples(other), ("a", label), "dev.csv")
+        assert find_labels(examples("a", other)) == ("a", other)
 
 
 def test_every_class_is_held_out_by_the_same_share():

@@ -1,6 +1,8 @@
 """A user's own files: what the readers return, and the one-line errors that name file and line."""
 
 import json
+import unicodedata
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from bert_jax.data.tasks.published import read_glue
 from bert_jax.data.tasks.tags import read_conll
 from bert_jax.errors import UserError
 
+nfd = partial(unicodedata.normalize, "NFD")
 SWAG = "video-id,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
 
 
@@ -77,7 +80,19 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("a.csv", "text,label\nx,y\n", Columns("sentence"), "line 2: has no column 'sentence'; it has 'text', 'label'"),
+        ("a.csv", "text,label\nx,y\n", Columns("sentence"), "a.csv: has no column 'sentence'; it has 'text', 'label'"),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"t": "x"}',
+            Columns("text", label=None),
+            "line 2: has no column 'text'; it has 't'",
+        ),
+        (
+            "a.csv",
+            f"{nfd('본문')},label\nx,y\n",
+            Columns("본문"),
+            "has no column '본문'; one that looks like it is in another",
+        ),
         ("a.csv", "text,label\nx\n", Columns("text"), "line 2: 1 cells, but the header has 2"),
         ("a.tsv", "text\tlabel\nx\ty\tz\n", Columns("text"), "line 2: 3 cells, but the header has 2; a tab within"),
         ("a.csv", 'text,label\n"x,y\n', Columns("text"), "not CSV"),

@@ -119,7 +119,7 @@ def test_what_is_no_diagnostic_set_is_one_line(mnli: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"diagnostic-full.tsv, line 3: the label is 'unsure'; ax has contradiction, "):
         opened(task="mnli", data=mnli)
     full.write_text("one\ttwo\na\tb\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"diagnostic-full.tsv, line 2: has no column 'sentence1'; it has 'one', 'two'"):
+    with pytest.raises(UserError, match=r"diagnostic-full.tsv: has no column 'sentence1'; it has 'one', 'two'"):
         opened(task="mnli", data=mnli)
     bare = write_published(tmp_path / "diagnostic.tsv")
     predictions = tmp_path / "AX.tsv"

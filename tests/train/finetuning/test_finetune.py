@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,37 @@ def test_a_run_answers_in_rows_like_those_of_its_evaluation(place: Path, capsys)
     assert [[(one["entity_group"], one["word"].split()[0]) for one in some] for some in entities] == [
         [(type_, row["words"][first]) for type_, first in some] for row, some in zip(rows, expected, strict=True)
     ]
+
+
+def _in_klue_ner(text: str) -> str:
+    return "".join(f"{letter}\t{'B-VOWEL' if letter in 'eo' else 'B-OTHER'}\n" for letter in text) + "\n"
+
+
+def _in_naver_ner(text: str) -> str:
+    return f"{text}\t{' '.join('COMMA-B' if word.endswith(',') else 'WORD-B' for word in text.split())}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "as_line"), [("klue-ner", _in_klue_ner), ("naver-ner", _in_naver_ner)])
+def test_a_run_splits_texts_as_its_data_does(task: str, as_line: Callable[[str], str], place: Path, capsys):
+    texts = ["hello, world", "the house, held"] * 8
+    file = place / f"{task}.tsv"
+    file.write_text("".join(map(as_line, texts)))
+    assert run(place, task, f"task={task}", f"train={file}", f"dev={file}", "epochs=1") == EXIT_DONE
+    rows = predictions(place / task, "dev")
+    find = TokenClassification(place / task)
+    for text, row, found in zip(texts[:2], rows[:2], find(texts[:2]), strict=True):
+        (tags,) = find.tags([row["words"]])
+        assert [tag.label for tag in tags] == row["label"]
+        expected = find.entities(row["words"], tags)
+        in_text = [(one["entity_group"], one["score"], one["word"]) for one in found]
+        if task == "klue-ner":  # whose words are characters, blanks too
+            expected = [one | {"word": one["word"][::2]} for one in expected]
+        assert in_text == [(one["entity_group"], pytest.approx(one["score"]), one["word"]) for one in expected], text
+    assert TokenClassification(place / task, split="words")(texts) != find(texts)
+    capsys.readouterr()
+    assert bert_jax_main(["tag", str(place / task), *texts[:2], "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == find(texts[:2])
 
 
 @pytest.mark.slow
@@ -461,8 +493,8 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         (["init={}/model", "train={}/none.csv"], "train: {}/none.csv: no such file"),
         (["init={}/model", "train={}/train.csv"], "dev: not given; say dev=FILE, or dev=0.1"),
         (["init={}/model", "train={}/train.csv", "dev=0"], "dev=0.0: expected a share between 0 and 1"),
-        (["init={}/model", "train={}/train.csv", "dev=0.1", "text=body"], "train.csv, line 2: has no column 'body'"),
-        (["init={}/model", "train={}/test.csv", "dev=0.1"], "test.csv, line 2: has no column 'label'"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "text=body"], "train.csv: has no column 'body'"),
+        (["init={}/model", "train={}/test.csv", "dev=0.1"], "test.csv: has no column 'label'"),
         (["init={}/model", "train={}/one.csv", "dev=0.1"], "one.csv: 3 examples and only 'good' as a label"),
         (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is not in"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "max_length=64"], "more than the 32 positions of"),

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.config import BertConfig
+from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.source import open_source
@@ -19,7 +22,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import adopted_model, starting_parameters
+from train.finetuning.start import adopted_model, starting_parameters, warn_of_unknown
 
 LABELS = ("bad", "good")
 HEAD = "sequence-classification"
@@ -170,3 +173,16 @@ def test_many_runs_have_their_own_heads_and_report_it_once(tmp_path, caplog):
         np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])
     (said,) = [record.message for record in caplog.records]
     assert said.endswith("has no classifier for this task: initialised randomly")
+
+
+def test_a_vocabulary_that_does_not_fit_is_told(caplog):
+    vocabulary = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world")
+    config, tokenizer = FinetuneConfig(init="a-model"), Tokenizer.from_vocabulary(vocabulary, cased=False)
+    for text, told in ("hello world " * 10, False), ("hello " * 19 + "세계", False), ("hello " * 9 + "세계", True):
+        encoded = encode_texts(tokenizer, [text], None, max_length=32, targets={})
+        task: Any = SimpleNamespace(head=HEAD, train=encoded)
+        caplog.clear()
+        warn_of_unknown(config, task, tokenizer)
+        assert ("of the training tokens are [UNK]: the vocabulary of a-model does not fit" in caplog.text) is told
+        warn_of_unknown(config, SimpleNamespace(head="token-classification", train=encoded), tokenizer)
+        assert len(caplog.records) == told  # KLUE-NER tags blanks, each of which is [UNK]

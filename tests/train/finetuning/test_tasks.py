@@ -397,7 +397,7 @@ SAID = "some questions have no label; expected the right choice"
 
 # task -> suffix, a file of its form, the same as a test set has it, and what is said of that in the place of dev
 UNLABELLED = {
-    "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", "line 2: has no column 'label'"),
+    "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", ".csv: has no column 'label'"),
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
