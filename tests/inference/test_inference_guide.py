@@ -66,7 +66,7 @@ def test_the_server_answers_texts_of_any_length_with_the_programs_that_it_began_
             answer = post(json.dumps(texts).encode())
             np.testing.assert_allclose(answer["vectors"], names["embed"](texts), atol=1e-5)
             assert answer["compilations"] == before
-        for wrong in (b"{", b"5", b'["a", 5]'):
+        for wrong in (b"{", b"5", b'["a", 5]', b"[" * 5000 + b"]" * 5000):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 post(wrong)
     finally:

@@ -409,6 +409,17 @@ def test_a_row_alone_has_no_padding_and_one_among_several_may(runtime, exported)
 
 
 @both
+@pytest.mark.parametrize("packing", [True, False])
+def test_one_row_at_a_time_is_compiled_in_advance_too(runtime, packing, exported):
+    """Among several texts a row may have padding, which onnxruntime computes by another graph."""
+    embed = TextEmbedding(exported("encoder"), runtime=runtime, dtype="float32", packing=packing, batch_size=1)
+    before = embed.compile_all()
+    for texts in ("hello", ["hello", "world " * 29], ["hello"] * 3, ["world " * 40, "hello"]):
+        embed(texts)
+        assert embed.compilations == before
+
+
+@both
 def test_a_text_of_one_token_is_masked_alone_and_in_company(runtime, exported):
     score: Any = pipeline("likelihood", exported("mlm"), runtime=runtime, dtype="float32")
     want = pipeline("likelihood", exported("mlm"), runtime="xla", dtype="float32")("hello")["pll"]

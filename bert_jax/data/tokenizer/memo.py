@@ -112,8 +112,9 @@ class WordMemo(dict[str, int]):
     Args:
         split: text -> parts, a `Splitter` or `space_splitter`.
         encode_words: parts -> their ids; called with new parts only.
-        limit: bounds memory (about 0.2 kB per word): with more parts than this, or 20 times as many ids (a part can be
-            a whole text, if it cannot be split), the memo forgets everything and starts again.
+        limit: bounds memory (about 0.2 kB per word): after a call with more parts than this, or 20 times as many ids
+            (a part can be a whole text, if it cannot be split), or 40 times as many characters (a word can be a file in
+            base64), the memo forgets everything and starts again.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class WordMemo(dict[str, int]):
 
     def _forget(self) -> None:
         self.clear()
+        self._characters = 0
         self._table = WordTable()
         self._unknown: list[str] = []
         self._ids = np.empty(1 << 12, np.int32)
@@ -137,14 +139,13 @@ class WordMemo(dict[str, int]):
     def __missing__(self, word: str) -> int:
         self[word] = row = len(self)
         self._unknown.append(word)
+        self._characters += len(word)
         return row
 
     def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """The concatenated ids of all texts, int32, and each text's number of ids, int64."""
         texts = list(texts)
         with self._lock:
-            if len(self) > self._limit or self._ends[len(self)] > 20 * self._limit:
-                self._forget()
             try:
                 rows, words_B = self._rows(texts)
                 if self._unknown:
@@ -157,6 +158,8 @@ class WordMemo(dict[str, int]):
             total = int(lengths.sum())
             offset = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
             ids = self._ids[np.arange(total) + offset]
+            if max(len(self), self._ends[len(self)] / 20, self._characters / 40) > self._limit:
+                self._forget()
         if len(texts) == 1:
             return ids, np.array([total], np.int64)
         upto = np.concatenate([[0], np.cumsum(lengths)])

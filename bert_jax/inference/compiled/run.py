@@ -26,6 +26,7 @@ from bert_jax.inference.compiled.facts import (
 )
 from bert_jax.inference.engine.batching import plan_batches
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.runtime.forks import MadeHere, refuse_inherited
 
 LARGEST_PROGRAMS = 256 << 20
 """Bytes of all programs of a folder at most, when they are unpacked. One of BERT-large has a megabyte."""
@@ -46,6 +47,9 @@ class Compiled:
     Attributes:
         facts: the contents of compiled.json: task, inputs, outputs, labels, pooling and others.
         shapes: (rows, tokens) of each program, ascending.
+
+    Raises:
+        RuntimeError, also of each call: this process was forked after JAX was in use, where it would hang.
     """
 
     def __init__(
@@ -55,12 +59,17 @@ class Compiled:
         programs: Mapping[Size, jax_export.Exported],
         weights: Mapping[str, np.ndarray],
     ):
+        refuse_inherited("JAX")
+        self._made_here = MadeHere()
         self.folder, self.facts, self.shapes = folder, facts, facts.shapes
         self._programs = programs
         self._weights = jax.device_put(dict(weights), jax.local_devices()[0])
         self._compiled: dict[Size, Any] = {}
         self._lock = threading.Lock()
         self._lengths = sorted({tokens for _, tokens in self.shapes})
+
+    def __reduce__(self) -> Any:
+        raise TypeError("compiled programs are not pickled or copied; call load_compiled in each process")
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs the program for a batch that has one of the shapes.
@@ -120,6 +129,7 @@ class Compiled:
             self._program(shape)
 
     def _program(self, shape: Size) -> Any:
+        self._made_here.check()
         if shape not in self._compiled:
             with self._lock:
                 if shape not in self._compiled:

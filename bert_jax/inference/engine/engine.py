@@ -10,7 +10,6 @@ Three rules limit what it compiles, and make a text's outputs independent of the
 - The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
 
-import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +31,7 @@ from bert_jax.inference.engine.batching import (
     sizes_for,
 )
 from bert_jax.inference.runtimes.runtime import Outputs, Runtime, Shape
+from bert_jax.runtime.forks import MadeHere
 from bert_jax.tree import first_not_finite, flatten
 
 IN_FLIGHT = 4  # batches that the devices may still be computing
@@ -92,7 +92,7 @@ class Engine:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
         self.programs = programs
-        self._process = os.getpid()
+        self._made_here = MadeHere()
         self.lengths = length_buckets(longest, steps=2 if programs.any_shape else 1)
         self.alone_lengths = length_buckets(longest, 8, steps=8) if programs.any_shape else self.lengths
         shortest = min(SHORT_PACKED_LENGTH if programs.any_shape else PACKED_LENGTH, longest)
@@ -145,7 +145,7 @@ class Engine:
         Returns:
             The number of compiled programs.
         """
-        self._check_process()
+        self._made_here.check()
         for number, (rows, length, packed) in enumerate(shapes := self.shapes):
             shape = (rows, length) if choices is None else (rows, choices, length)
             names = ("sequence_ids", "position_ids") if packed else ("attention_mask",)
@@ -153,7 +153,8 @@ class Engine:
             batch |= {name: (rows, *own) for name, own in (targets or {}).items()}
             if packed:
                 batch["starts"] = (rows, MOST_PACKED)
-            self.programs.prepare({name: Shape(s) for name, s in batch.items()}, **options)
+            padded = not self._packing and rows == self.rows_of(length)  # one row too, with batch_size=1
+            self.programs.prepare({name: Shape(s) for name, s in batch.items()}, padded, **options)
             if progress:
                 progress(number + 1, len(shapes))
         return self.compilations
@@ -169,10 +170,10 @@ class Engine:
     def stream(self, chunks: Iterable[Encoded], **options: Any) -> Iterator[list[Outputs]]:
         """Yields the results of `run` for each chunk, in order.
 
-        The next chunk goes to the devices before the previous one is collected. At most `IN_FLIGHT` batches wait, or
-        two for each one that the runtime computes at the same time.
+        The next chunk goes to the devices before the previous one is collected, and no other after it. At most
+        `IN_FLIGHT` batches wait, or two for each one that the runtime computes at the same time.
         """
-        self._check_process()
+        self._made_here.check()
         flying: deque[_Call] = deque()
         most = max(IN_FLIGHT, 2 * self.programs.at_once)
         results: dict[int, list[Outputs]] = {}
@@ -185,6 +186,8 @@ class Engine:
                 flying.append(_Call(number, members, self.programs(batch, **options)))
                 if len(flying) > most:
                     self._collect(flying.popleft(), results, missing)
+            while flying and flying[0].chunk < number:
+                self._collect(flying.popleft(), results, missing)
             while done < number and not missing[done + 1]:
                 done += 1
                 del missing[done]
@@ -193,10 +196,6 @@ class Engine:
             self._collect(flying.popleft(), results, missing)
         for rest in range(done + 1, number + 1):
             yield results.pop(rest)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:  # a fork has none of the threads that compute
-            raise RuntimeError(f"this pipeline was made before os.fork, and would hang here; {_MAKE_ANOTHER}")
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """Yields the batches of a chunk, each with its examples."""

@@ -99,10 +99,16 @@ class GraphPrograms:
     def collect(self, started: _Started) -> Outputs:
         return started.session.finish(started.call)
 
-    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
-        """Compiles the graph, and computes a batch of these shapes without padding, for which it makes its kernels."""
+    def prepare(self, batch: Mapping[str, Shape], padded: bool, **options: Any) -> None:
+        """Compiles the graph, and computes a batch of these shapes without padding, for which it makes its kernels.
+
+        `padded`: compiles the graph of rows with padding too.
+        """
         values = {name: np.full(one.shape, name == "attention_mask", np.int32) for name, one in batch.items()}
         self.collect(self(values, **options))
+        if padded and "attention_mask" in values:
+            values["attention_mask"][..., -1] = 0
+            self._session(values, options)
 
     def _session(self, batch: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> tuple[Session, list[str]]:
         shape = batch["input_ids"].shape

@@ -15,6 +15,7 @@ from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
 from bert_jax.runtime.cpu import core_count, cores, multiplies_blocks, multiplies_int8
+from bert_jax.runtime.forks import refuse_inherited
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def compiler(dtype: str) -> "_OpenVino":
 
     Raises:
         UserError: the package is missing, or it does not compute in this type here.
+        RuntimeError: this process was forked after another had used OpenVINO (see `refuse_inherited`).
     """
     return _OpenVino(dtype)
 
@@ -53,6 +55,7 @@ class _OpenVino:
                 openvino = import_module("openvino")
         except ImportError:
             raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
+        refuse_inherited("OpenVINO")
         self._tensor, self._core = openvino.Tensor, _core(openvino)
         has_bfloat16 = "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if dtype == "bfloat16" and not has_bfloat16:

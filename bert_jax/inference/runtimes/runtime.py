@@ -59,6 +59,6 @@ class Runtime(Protocol):
         """The outputs of what a call started, in memory of their own."""
         ...
 
-    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
-        """Compiles what a batch of these shapes needs."""
+    def prepare(self, batch: Mapping[str, Shape], padded: bool, **options: Any) -> None:
+        """Compiles what a batch of these shapes needs; `padded`: its rows may have padding."""
         ...

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.runtime import Batch, Outputs, Shape
+from bert_jax.runtime.forks import refuse_inherited
 from bert_jax.tree import flatten, unflatten
 
 ROWS = "rows"
@@ -38,6 +39,7 @@ class Programs:
 
     Raises:
         UserError: `devices` is empty.
+        RuntimeError: this process was forked after another had used JAX to compute (see `refuse_inherited`).
     """
 
     name = "xla"
@@ -52,6 +54,7 @@ class Programs:
         devices: Sequence[Any] | None = None,
         dtype: str = "float32",
     ):
+        refuse_inherited("JAX")
         self.dtype = dtype
         devices = _local_devices() if devices is None else devices
         if not len(devices):
@@ -84,7 +87,7 @@ class Programs:
     def collect(self, started: Any) -> Outputs:
         return jax.device_get(started)
 
-    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
+    def prepare(self, batch: Mapping[str, Shape], padded: bool, **options: Any) -> None:
         self.program(batch, **options)
 
     def program(self, batch: "Mapping[str, np.ndarray | Shape]", **options: Any) -> Any:

@@ -310,28 +310,32 @@ class TaskModel:
         return options
 
     def _answerable(self, on_error: str, options: Mapping[str, Any], chunk: "_Chunk") -> "_Answerable":
-        wrong = {number: item for number, item in enumerate(chunk.items) if isinstance(item, UserError)}
-        try:
-            if wrong:
-                raise next(iter(wrong.values()))
-            rows = self.encode(chunk.items, chunk.first, **options) if chunk.items else NOTHING
-        except UserError:
-            if on_error == "raise":
-                raise
-            wrong = self._wrong_ones(chunk, options)
-            good = [item for number, item in enumerate(chunk.items) if number not in wrong]
-            rows = self.encode(good, chunk.first, **options) if good else NOTHING
-        return _Answerable(chunk, wrong, rows)
+        first_wrong = next((item for item in chunk.items if isinstance(item, UserError)), None)
+        if first_wrong is not None and on_error == "raise":
+            raise first_wrong
+        if first_wrong is None:
+            try:
+                rows = self.encode(chunk.items, chunk.first, **options) if chunk.items else NOTHING
+                return _Answerable(chunk, {}, rows)
+            except UserError:
+                if on_error == "raise":
+                    raise
+        wrong = self._wrong_ones(chunk, options)
+        good = [item for number, item in enumerate(chunk.items) if number not in wrong]
+        return _Answerable(chunk, wrong, self.encode(good, chunk.first, **options) if good else NOTHING)
 
     def _wrong_ones(self, chunk: "_Chunk", options: Mapping[str, Any]) -> dict[int, UserError]:
         wrong = {}
         for number, item in enumerate(chunk.items):
+            if isinstance(item, UserError):
+                wrong[number] = item
+                continue
             try:
-                if isinstance(item, UserError):
-                    raise item
                 self.encode([item], chunk.first + number, **options)
             except UserError as error:
-                wrong[number] = error
+                # Without the frames that it passed: they hold the whole chunk, as long as the user keeps the error.
+                error.__cause__ = error.__context__ = None
+                wrong[number] = error.with_traceback(None)
         return wrong
 
     # The methods that a pipeline overrides

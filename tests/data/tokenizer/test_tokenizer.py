@@ -385,9 +385,14 @@ def test_memory_for_words_is_bounded(blank: int):
     blanks = " " * blank
     assert memo.encode([f"a bb A{blanks}"])[0].tolist() == [1, 2, 1]
     assert memo.encode([f"ccc bb{blanks}"])[0].tolist() == [3, 2]
-    assert memo.encode([f"a{blanks}"])[0].tolist() == [1]  # it knows three words already, so it forgets them first
+    assert memo.encode([f"a{blanks}"])[0].tolist() == [1]  # it knew three words, so it has forgotten them
     assert calls == [["a", "bb"], ["ccc"], ["a"]]
     assert len(memo) == 1
+    memo.encode([f"{'d' * 79}{blanks}"])
+    assert len(memo) == 2  # with 80 characters, 40 times the limit
+    memo = WordMemo(split, encode, limit=2)
+    assert memo.encode([f"{'d' * 81}{blanks}"])[0].tolist() == [81]
+    assert len(memo) == 0
 
 
 @pytest.mark.slow

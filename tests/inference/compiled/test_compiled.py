@@ -2,12 +2,14 @@
 
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,18 @@ def test_outputs_are_the_pipeline_s_bit_for_bit(made, task):
         for name, array in zip(found, expected, strict=True):
             assert found[name].dtype == array.dtype
             np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.slow
+def test_programs_stay_in_the_process_that_loaded_them(made, monkeypatch):
+    compiled = load_compiled(made("embed")[1])
+    for leave in (pickle.dumps, deepcopy):
+        with pytest.raises(TypeError, match="call load_compiled in each process"):
+            leave(compiled)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for use in (compiled.compile_all, lambda: compiled.run([[2, 3]]), lambda: load_compiled(compiled.folder)):
+        with pytest.raises(RuntimeError, match=r"before os\.fork, and would hang in this process"):
+            use()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 from typing import Any
 
 import jax
@@ -106,7 +107,7 @@ def test_a_pipeline_stays_in_the_process_that_made_it(predict, monkeypatch):
             leave(predict)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     for use in (lambda: list(predict.stream(["a"])), predict.compile_all):
-        with pytest.raises(RuntimeError, match=r"made before os\.fork, and would hang here"):
+        with pytest.raises(RuntimeError, match=r"^this was made before os\.fork, and would hang in this process"):
             use()
 
 
@@ -116,7 +117,8 @@ def test_a_chunk_that_is_no_count_is_refused(predict, chunk):
         next(predict.stream(["ab"], chunk=chunk))
 
 
-def test_an_input_without_end_is_read_a_little_ahead(predict):
+@pytest.mark.parametrize("chunk", [1, 2, CHUNK])
+def test_an_input_without_end_is_read_a_little_ahead(predict, chunk):
     read = 0
 
     def items():
@@ -125,10 +127,28 @@ def test_an_input_without_end_is_read_a_little_ahead(predict):
             read += 1
             yield text
 
-    stream = predict.stream(items(), chunk=CHUNK)
-    for number, text in enumerate(itertools.islice(texts(), 5 * CHUNK)):
+    stream = predict.stream(items(), chunk=chunk)
+    for number, text in enumerate(itertools.islice(texts(), 5 * chunk)):
         assert next(stream) == text[-1]
-        assert read <= number + 3 * CHUNK
+        assert read <= (number // chunk + 3) * chunk  # those of its own chunk, and two more
+
+
+def test_an_error_that_is_kept_keeps_no_other_text(predict):
+    class Text(str):
+        """A string that can be watched."""
+
+    watched: list[weakref.ref[Text]] = []
+
+    def items():
+        for number in range(12):
+            watched.append(weakref.ref(text := Text("7" if number % 4 == 3 else "ab")))
+            yield text
+            del text
+        yield UserError("not read")
+
+    kept = [one for one in predict.stream(items(), chunk=4, on_error="return") if isinstance(one, UserError)]
+    assert [str(error) for error in kept] == [f"text {number}: no letters" for number in (4, 8, 12)] + ["not read"]
+    assert not [one for one in watched if one() is not None]
 
 
 def test_the_next_texts_are_encoded_before_the_device_is_done_with_these(predict, monkeypatch):
