@@ -44,11 +44,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / (365 * 86400):,.1f} years"
 
 
+_WITHOUT_WIDTH = ("Mn", "Me", "Cf")  # marks above and below letters, invisible characters
+
+
 def columns_of(text: str) -> int:
-    """The columns that a text takes in a terminal: letters of East Asia take two, combining marks none.
+    """The columns that a text takes in a terminal: letters of East Asia take two, marks on them none.
 
     Source: https://www.unicode.org/reports/tr11/ (W and F are wide).
     """
     return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
+        0 if unicodedata.category(one) in _WITHOUT_WIDTH else 2 if unicodedata.east_asian_width(one) in "WF" else 1
+        for one in text
     )

@@ -65,7 +65,17 @@ def test_models_tokenizers_pipelines_and_states_are_a_line(loaded):
 
 def test_columns_of_a_terminal():
     """Counted by hand: https://www.unicode.org/reports/tr11/."""
-    for text, columns in (("", 0), ("word", 4), ("한글", 4), ("ｱ漢", 3), ("é", 1), ("e\u0301", 1), ("ＡB", 3)):
+    for text, columns in (
+        ("", 0),
+        ("word", 4),
+        ("한글", 4),
+        ("ｱ漢", 3),
+        ("é", 1),
+        ("e\u0301", 1),
+        ("ＡB", 3),
+        ("ที่", 1),
+        ("می\u200cروم", 5),
+    ):
         assert columns_of(text) == columns, text
 
 

@@ -284,7 +284,7 @@ class Vocabulary:
     """Pieces in the order of their ids, and what a tokenizer needs to use them.
 
     report: words, distinct_words, characters of the alphabet kept and dropped, character_coverage reached,
-    decomposing_letters (share of Hangul, kana and Indic ones), decomposed_words (share of those in Unicode's form NFD),
+    decomposing_letters (share of Hangul, kana, Indic, Thai), decomposed_words (share of those in Unicode's form NFD),
     why accents are stripped or kept, size.
     """
 
@@ -319,8 +319,8 @@ def learn_vocabulary(
         word_counts: from `count_words`, or any other counts of words split as BERT's pre-tokeniser splits.
         size: number of pieces, with special tokens and characters. A short text may yield fewer.
         cased: if False, lower-case first.
-        strip_accents: None: no if cased; if uncased, yes unless 1 % of the letters are Hangul, kana or Indic, which it
-            would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
+        strip_accents: None: no if cased; if uncased, yes unless 1 % of the letters are Hangul, kana, Indic or Thai,
+            which it would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
         min_frequency: pairs seen less often are not joined.
         character_coverage: the alphabet is the most frequent characters that make up this share of the text; a word
             with any other character becomes [UNK]. 1.0 keeps all; for text from the web 0.9999 is a good start.
@@ -337,7 +337,7 @@ def learn_vocabulary(
     reason = "asked for"
     if strip_accents is None:
         strip_accents = not cased and share < _MOST_DECOMPOSING
-        reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana or Indic"
+        reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana, Indic or Thai"
     fold = partial(fold_words, cased=cased, strip_accents=strip_accents, max_word_length=max_word_length)
     words = fold(word_counts)
     if not words:
@@ -375,7 +375,7 @@ def learn_vocabulary(
 
 
 def letters_that_decompose(word_counts: Mapping[str, int]) -> float:
-    """The share of the letters (by count) that are Hangul, kana or Indic: the scripts that accent stripping ruins."""
+    """The share of the letters (by count) of Hangul, kana, Indic scripts or Thai, which accent stripping ruins."""
     letters: Counter[str] = Counter()
     for word, count in word_counts.items():
         for character in word:

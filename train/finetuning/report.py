@@ -256,11 +256,12 @@ _HEAD = """<!DOCTYPE html>
 body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }}
 section {{ border-top: 1px solid #ccc; padding: .6em 0 }}
 h2 {{ font-size: 1em; margin: 0 }}
-p {{ margin: .2em 0 }}
+p {{ margin: .2em 0; display: flex }}
+p > span {{ flex: 1; min-width: 0 }}
 i {{ color: #666 }}
-b {{ display: inline-block; width: 6em; font-weight: normal; color: #666 }}
-mark {{ padding: 0 .15em; border-radius: .2em }}
-mark small {{ font-size: .7em; margin-left: .3em; opacity: .8 }}
+b {{ flex: none; width: 6em; font-weight: normal; color: #666 }}
+mark {{ padding: 0 .15em; border-radius: .2em; unicode-bidi: isolate }}
+mark small {{ font-size: .7em; margin-inline-start: .3em; opacity: .8 }}
 .label mark {{ background: #bfe3c0 }}
 .prediction mark {{ background: #f6c1b8 }}
 </style>
@@ -275,9 +276,9 @@ def span_page(title: str, examples: Iterable[SpanExample]) -> str:
 
 
 def _span_section(example: SpanExample) -> str:
-    heading = f"<h2>{escape(example.title)}</h2>" if example.title else ""
+    heading = f'<h2 dir="auto">{escape(example.title)}</h2>' if example.title else ""
     lines = "".join(
-        f'<p class="{kind}"><b>{kind}</b>{_marked(example.text, spans)}</p>'
+        f'<p class="{kind}"><b>{kind}</b><span dir="auto">{_marked(example.text, spans)}</span></p>'
         for kind, spans in (("label", example.label), ("prediction", example.prediction))
     )
     return f"<section>{heading}{lines}</section>\n"

@@ -48,8 +48,8 @@ class TextConfig(ShownConfig):
     vocab_size          number of pieces to learn from the text, with special tokens; no effect with a vocabulary
     character_coverage  share of the text that a new vocabulary's characters make up; None: 0.9999
     cased               keep upper case; None: uncased, or what `vocab` says
-    strip_accents       drop accents; None: if uncased, unless 1 % of the letters are Hangul, kana or Indic; or what
-                        `vocab` says
+    strip_accents       drop accents; None: if uncased, unless 1 % of the letters are Hangul, kana, Indic or Thai; or
+                        what `vocab` says
     objective           of sentence pairs: "nsp", "sop" or "none"
     rows                for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
     twice               for rows "sentences": share of the sentences that stand in their row twice, as A and as B

@@ -165,6 +165,8 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
             wrong(row)
         elif len(cells) != len(header):
             hint = "; a tab within a text, or a quoted cell? TSV has no quoting, .csv has" if kind == "tsv" else ""
+            if len(header) == 1 and ";" in header[0]:
+                hint = "; are ; between its cells? Write commas, or tabs into a .tsv"
             wrong(UserError(f"{path}, line {number}: {len(cells)} cells, but the header has {len(header)}{hint}"))
         else:
             yield number, dict(zip(header, cells, strict=True))

@@ -9,7 +9,9 @@ Models Better" (2022), remove documents of a similarity above 0.8 by the same me
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from zlib import crc32
 
 import numpy as np
@@ -24,8 +26,9 @@ _SHINGLES_AT_ONCE = 1 << 9  # few enough for their hashes to stay in the process
 # Documents that share a band and are all different are compared with the first of them only.
 _MOST_KEPT = 64
 
-# Chinese characters and kana are words by themselves, since nothing separates words there.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+# Nothing separates words in these scripts, so each character is one: Thai and Lao, Burmese, Khmer, kana, Chinese.
+_ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_LAST_MARK = 0x1FFFF  # of letters; those above choose a picture's form
 
 
 def _constants(seed: int, number: int) -> np.ndarray:
@@ -38,9 +41,18 @@ _SUMMANDS = _constants(3, PLACES).astype(np.uint32)[:, None]
 _OF_BANDS = _constants(4, _ROWS) | np.uint64(1)
 
 
+@cache
+def _word() -> "re.Pattern[str]":
+    """Words have marks, such as the vowels of Hindi and Arabic, which are no letters to `re`, and invisible joiners."""
+    alone = re.compile(f"[{_ALONE}]")
+    marks = [one for one in map(chr, range(0x300, _LAST_MARK)) if unicodedata.category(one) in ("Mn", "Mc")]
+    joined = "".join(one for one in [*marks, "\u200c", "\u200d"] if not alone.match(one))
+    return re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]+(?:[{joined}]+[^\W{_ALONE}]*)*")
+
+
 def words_of(text: str) -> list[str]:
     """The words of a text as they are compared: in lower case, without punctuation."""
-    return _WORD.findall(text.lower())
+    return _word().findall(text.lower())
 
 
 def shingles(text: str) -> np.ndarray:

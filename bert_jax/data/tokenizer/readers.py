@@ -97,14 +97,8 @@ def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
 
 
 def warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
-    """Warns if over 1 % of the pieces cannot occur: uncased BERT strips accents, and so it cuts up Hangul."""
-    lost = [
-        piece
-        for piece in pieces
-        if not piece.isascii()
-        and any(unicodedata.category(c) == "Mn" or _is_jamo(c) for c in _decomposed(piece))
-        and piece != _decomposed(piece)
-    ]
+    """Warns if over 1 % of the pieces cannot occur: uncased BERT strips accents, and so it cuts up Hangul and Hindi."""
+    lost = [piece for piece in pieces if not piece.isascii() and _is_cut(piece)]
     if len(lost) > len(pieces) // 100:
         logger.warning(
             "%s: %d of %d pieces (%r is one) cannot occur, because uncased BERT strips accents; if the vocabulary was "
@@ -113,12 +107,11 @@ def warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _decomposed(piece: str) -> str:
-    return unicodedata.normalize("NFD", piece)
-
-
-def _is_jamo(character: str) -> bool:
-    return "\u1100" <= character <= "\u11ff"
+def _is_cut(piece: str) -> bool:
+    """Whether the stripping of accents leaves something else of a piece: it has marks, or syllables of Hangul."""
+    parts = unicodedata.normalize("NFD", piece)
+    has_marks = any(unicodedata.category(one) == "Mn" for one in parts)
+    return has_marks or (parts != piece and any("\u1100" <= one <= "\u11ff" for one in parts))
 
 
 def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:

@@ -85,8 +85,11 @@ def test_case_and_punctuation_do_not_count_and_chinese_characters_are_words():
     assert (signature(a) == signature("the Cat which sat; on the mat: slowly went AWAY")).all()
     assert (signature(a) != signature("A dog, which sat on a rug — slowly — went away.")).any()
     assert words_of("Ein 漢字テスト, naïve e\u0301 한국어 2") == [
-        "ein", "漢", "字", "テ", "ス", "ト", "naïve", "e", "한국어", "2",
+        "ein", "漢", "字", "テ", "ス", "ト", "naïve", "e\u0301", "한국어", "2",
     ]  # fmt: skip
+    assert words_of("हिन्दी भाषा की, शिक्षा।") == ["हिन्दी", "भाषा", "की", "शिक्षा"]
+    assert words_of("مُحَمَّد می\u200cروم؟ İstanbul") == ["مُحَمَّد", "می\u200cروم", "i\u0307stanbul"]
+    assert words_of("น้ำ a") == [*"น้ำ", "a"]
     assert len(shingles("a b c d e f g")) == 3
     assert len(shingles("a b")) == len(shingles("")) == 1
     assert shingles("a b") != shingles("b a")

@@ -584,6 +584,17 @@ def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, t
     assert "cannot occur, because uncased BERT strips accents" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("piece", "told"), [("हिन्दी", True), ("น้ำ", True), ("가", True), ("ㅏ", False), ("ह", False), ("漢", False)]
+)
+def test_a_piece_that_stripping_accents_cuts_is_told(piece: str, told: bool, tmp_path: Path, caplog):
+    """Marks are characters of their own in Hindi and Thai, so taking a piece apart changes nothing; dropping them does."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, piece]), encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        Tokenizer.load(tmp_path, cased=False)
+    assert (f"({piece!r} is one) cannot occur" in caplog.text) is told
+
+
 def test_two_vocabularies_in_one_folder_are_noticed(tmp_path: Path, caplog):
     Tokenizer.from_vocabulary(PIECES, cased=False).save(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(PIECES)))

@@ -23,6 +23,7 @@ def test_both_lines_have_the_whole_text_and_mark_their_own_spans():
     assert parts(page, "prediction") == (text, ["Ada> & Bob"])
     assert "<title>x &lt; y</title>" in page and "who &amp; where?" in page
     assert "<small>ORG</small>" in page
+    assert page.count('dir="auto"') == 3  # a question or a text may be Arabic; the page is not
 
 
 def test_a_long_text_is_cut_to_what_lies_around_its_spans():
