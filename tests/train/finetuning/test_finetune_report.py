@@ -181,7 +181,7 @@ def test_answers(tmp_path: Path):
         ("half", "met bob", "bob", pytest.approx(1 / 3)),
     ]
     (only,) = (folder / "dev-spans.html").read_text().split("<section>")[1:]
-    assert "<h2>who</h2>" in only
+    assert '<h2 dir="auto">who</h2>' in only
     assert parts(only, "label") == (context, ["ann"]) and parts(only, "prediction") == (context, ["bob"])
 
 
