@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
+import numpy as np
+
 from bert_jax.config_json import MODEL_TYPES, fields_of, json_of
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import read_object
@@ -132,6 +134,7 @@ class BertConfig(ShownConfig):
     head_size: int | None = None
 
     def __post_init__(self):
+        take_python_numbers(self)
         _check(self)
 
     @property
@@ -416,6 +419,13 @@ def _check_pruned_heads(config: BertConfig) -> None:
         f"((layer, (head, …)), …), sorted, with layers below {layers} and at least 1 but not all of {heads} heads"
     )
     _require(config, "pruned_heads", fits, expected)
+
+
+def take_python_numbers(config: Any) -> None:
+    """Puts Python's numbers in the place of NumPy's, such as `ids.max() + 1`, in the fields of a frozen dataclass."""
+    for field in dataclasses.fields(config):
+        if isinstance(value := getattr(config, field.name), np.generic):
+            object.__setattr__(config, field.name, value.item())
 
 
 def is_int(value: Any) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
@@ -98,6 +99,12 @@ def test_heads_keep_their_numbers_when_others_are_pruned():
 def test_roberta_s_table_of_positions_has_two_rows_more_than_its_longest_input():
     assert BertConfig.preset("xlm-roberta-large").longest_input == 512
     assert BertConfig.preset("base-cased").longest_input == BertConfig.preset("albert-base-v2").longest_input == 512
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = BertConfig(vocab_size=np.int64(30522), hidden_dropout_prob=np.float32(0.5), is_decoder=np.bool_(True))
+    same = BertConfig(vocab_size=30522, hidden_dropout_prob=0.5, is_decoder=True)
+    assert (given, hash(given), repr(given)) == (same, hash(same), repr(same))
 
 
 def test_every_config_is_hashable():

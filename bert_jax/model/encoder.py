@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array
 
@@ -245,6 +246,8 @@ class Pooler(Dense):
 
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row; a position outside the row gives NaN."""
+    if not jnp.issubdtype(positions_BP.dtype, jnp.integer):  # a mask [B, L] would be read as positions 0 and 1
+        raise UserError(f"positions are {positions_BP.dtype}; expected integers [B, P], such as jnp.nonzero gives")
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
         shapes = f"positions have shape {positions_BP.shape}, hidden states {x_BLD.shape}"
         raise UserError(f"{shapes}; expected [B, P] with the same B")
@@ -303,6 +306,7 @@ class Bert(nn.Module):
             input_ids: integer [B, L].
             attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. None attends to all positions (the model never infers
                 padding from the ids). In a decoder, [B, L] is combined with the causal mask and [B, L, L] replaces it.
+                An additive mask (0 and -inf), as other code has, gives NaN: pass `mask == 0`.
             token_type_ids: integer [B, L]; None means zeros. DistilBERT, which has no token types, ignores them.
             position_ids: integer [B, L] or [1, L]; None means 0 … L-1, and in RoBERTa `positions_of(input_ids)`.
             head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. It can be differentiated.
@@ -339,6 +343,9 @@ class Bert(nn.Module):
         dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
+        if attention_mask is not None and jnp.issubdtype(attention_mask.dtype, jnp.floating):
+            # An additive mask, 0 and -inf, would hide what it shows; a trace cannot see that.
+            x_BLE = jnp.where((attention_mask < 0).any(), jnp.nan, x_BLE)
         first_BLD, outputs = self.encoder(
             self.constrain(x_BLE if cache is None else nan_if_full(cache, x_BLE)),
             mask,
@@ -382,6 +389,7 @@ def unstack_layers(stacked: dict[str, Any]) -> dict[str, Any]:
 
 def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Array | None) -> Array:
     if input_ids is not None and inputs_embeds is None:
+        _check_is_array("input_ids", input_ids)
         if input_ids.ndim != 2 or not jnp.issubdtype(input_ids.dtype, jnp.integer):
             raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
         return input_ids
@@ -410,9 +418,19 @@ def _check_shapes(
         "sequence_ids": (sequence_ids, [(rows, length)]),
     }
     for name, (array, shapes) in allowed.items():
-        if array is not None and array.shape not in shapes:
+        if array is None:
+            continue
+        _check_is_array(name, array)
+        if array.shape not in shapes:
             expected = " or ".join(map(str, shapes))
             raise UserError(f"{name} has shape {array.shape}, the input {inputs.shape}; expected {expected}")
+        if name != "attention_mask" and not jnp.issubdtype(array.dtype, jnp.integer):
+            raise UserError(f"{name} is {array.dtype}; expected integers")
+
+
+def _check_is_array(name: str, array: Any) -> None:
+    if not isinstance(array, jax.Array | np.ndarray):
+        raise UserError(f"{name} is a {type(array).__name__}; expected an array: jnp.asarray({name})")
 
 
 def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:

@@ -35,8 +35,10 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
         float32 scalars: Σ w · nll, Σ w, Σ w · (argmax = label).
 
     Raises:
-        UserError: the shapes do not match.
+        UserError: the shapes do not match, or the labels are of a float type.
     """
+    if jnp.issubdtype(labels.dtype, jnp.floating):
+        raise UserError(f"labels are {labels.dtype}; expected integers, the numbers of classes")
     if labels.shape != logits.shape[:-1]:
         raise UserError(f"labels have shape {labels.shape}, logits {logits.shape}; expected one label per vector")
     if weights is not None and weights.shape != labels.shape:
@@ -92,10 +94,11 @@ def pretraining_denominators(batch: Mapping[str, Array]) -> dict[str, Array]:
 
     They depend only on the batch, so that each micro-batch can divide by those of the whole batch.
     """
+    weights = jnp.where(batch["mlm_labels"] == IGNORED_LABEL, 0, batch["mlm_weights"])
     nsp_label = batch.get("next_sentence_label")
     nsp_count = 0 if nsp_label is None else (nsp_label != IGNORED_LABEL).sum()
     return {
-        "mlm_denominator": batch["mlm_weights"].sum(dtype=jnp.float32) + 1e-5,
+        "mlm_denominator": weights.sum(dtype=jnp.float32) + 1e-5,
         "nsp_denominator": jnp.maximum(nsp_count, 1).astype(jnp.float32),
     }
 
@@ -150,7 +153,7 @@ def label_weights(labels: Array, row_weights: Array | None = None, class_weights
     weights = jnp.where(labels != IGNORED_LABEL, broadcast_rows(row_weights, labels), 0.0)
     if class_weights is None:
         return weights
-    return weights * class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
+    return weights * jnp.asarray(class_weights)[jnp.where(labels == IGNORED_LABEL, 0, labels)]
 
 
 def label_sums(
@@ -181,7 +184,11 @@ def label_sums(
     Raises:
         UserError: the shapes do not match.
     """
+    if class_weights is not None and jnp.shape(class_weights) != logits.shape[-1:]:
+        found, classes = jnp.shape(class_weights), logits.shape[-1]
+        raise UserError(f"class_weights have shape {found}; expected one for each of {classes} classes")
     if is_choice is not None:
+        _check_same_shape("is_choice", is_choice, logits)
         logits = jnp.where(is_choice, logits, jnp.finfo(jnp.float32).min)
     counted = label_weights(labels, row_weights)
     loss_sum, _, _ = cross_entropy(logits, labels, label_weights(labels, row_weights, class_weights))
@@ -208,7 +215,11 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
     Returns:
         float32 scalars, with row weights: loss_sum; count, the number of decisions (one per row and class), which is
         the denominator; correct, the number of correct decisions.
+
+    Raises:
+        UserError: the shapes do not match.
     """
+    _check_same_shape("labels", labels, logits)
     logits, weights = logits.astype(jnp.float32), broadcast_rows(row_weights, labels)
     right = (logits > 0) == (labels > 0.5)
     return {
@@ -219,8 +230,18 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
 
 
 def squared_error_sum(values: Array, labels: Array, row_weights: Array | None = None) -> Array:
-    """Σ w (value - label)², a float32 scalar, for values and labels [B, ...] and row weights w [B]."""
+    """Σ w (value - label)², a float32 scalar, for values and labels [B, ...] and row weights w [B].
+
+    Raises:
+        UserError: the shapes do not match.
+    """
+    _check_same_shape("labels", labels, values)
     return (broadcast_rows(row_weights, labels) * jnp.square(values.astype(jnp.float32) - labels)).sum()
+
+
+def _check_same_shape(name: str, array: Array, logits: Array) -> None:
+    if array.shape != logits.shape:  # JAX would broadcast them, [B, 1] and [B] to [B, B]
+        raise UserError(f"{name} have shape {array.shape}, logits {logits.shape}; expected the same")
 
 
 def position_sum(
@@ -239,8 +260,12 @@ def position_sum(
 
     Returns:
         Σ w · nll, a float32 scalar; and whether the argmax is correct, boolean [B].
+
+    Raises:
+        UserError: the shapes do not match.
     """
     if attention_mask is not None:
+        _check_same_shape("attention_mask", attention_mask, logits)
         logits = jnp.where(attention_mask > 0, logits, jnp.finfo(jnp.float32).min)
     return cross_entropy(logits, positions, weights)[0], logits.argmax(-1) == positions
 
@@ -266,8 +291,10 @@ def sequence_classification_loss(logits: Array, labels: Array, problem_type: str
         float32 scalar.
 
     Raises:
-        UserError: an unknown problem type, or labels whose shape or type does not match it.
+        UserError: an unknown problem type, other logits, or labels whose shape or type does not match it.
     """
+    if logits.ndim != 2:
+        raise UserError(f"logits have shape {logits.shape}; expected [B, C]")
     count = logits.shape[-1]
     whole = jnp.issubdtype(labels.dtype, jnp.integer)
     if problem_type is None:

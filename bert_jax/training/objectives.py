@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from bert_jax.errors import UserError
 from bert_jax.model.losses import (
     FusedLoss,
     Sums,
@@ -159,10 +160,13 @@ class SeveralLabels(_MeanLoss):
 
 @struct.dataclass
 class Regression(_MeanLoss):
-    """Mean squared error over rows, without an accuracy. The batch has labels, float [B]."""
+    """Mean squared error over rows, without an accuracy. The batch has labels, float [B]; the model has one class."""
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        return {"loss_sum": squared_error_sum(apply().logits[:, 0], batch["labels"], batch["weights"])}
+        logits = apply().logits
+        if logits.shape[-1] != 1:
+            raise UserError(f"a model of {logits.shape[-1]} classes; expected one for Regression: labels=(NAME,)")
+        return {"loss_sum": squared_error_sum(logits[:, 0], batch["labels"], batch["weights"])}
 
     def metrics(self, sums: Sums) -> Metrics:
         return {}

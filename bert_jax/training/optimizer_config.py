@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from bert_jax.config import is_number, take_python_numbers
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.moments import EpsPlacement
@@ -96,15 +97,28 @@ class OptimizerConfig(ShownConfig):
     trust_ratio_for: Literal["decayed", "all"] = "decayed"
 
     def __post_init__(self):
+        take_python_numbers(self)
         for field, annotation in type(self).__annotations__.items():
             choices = get_args(annotation)
             if all(isinstance(choice, str) for choice in choices) and choices:
                 check(getattr(self, field) in choices, field, getattr(self, field), f"one of {', '.join(choices)}")
+        for field in ("total_steps", "warmup_steps", "first_count"):
+            value = getattr(self, field)
+            if value is not None or field == "total_steps":
+                share = ", or a share as warmup_share" if field == "warmup_steps" else ""
+                check(is_number(value) and value == value // 1, field, value, f"a whole number{share}")
         for field in ("learning_rate", "end_learning_rate", "power", "eps", "weight_decay", "clip_norm"):
             value = getattr(self, field)
-            check(math.isfinite(value) and value >= 0, field, value, "a finite number >= 0")
+            none = ", 0 for none" if field in ("weight_decay", "clip_norm") else ""
+            check(is_number(value) and 0 <= value < math.inf, field, value, f"a finite number >= 0{none}")
+        check(isinstance(self.bias_correction, bool), "bias_correction", self.bias_correction, "True or False")
         for field in ("b1", "b2", "momentum"):
-            check(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
+            check(
+                is_number(getattr(self, field)) and 0 <= getattr(self, field) < 1,
+                field,
+                getattr(self, field),
+                "in [0, 1)",
+            )
         for field in ("b2_half_life", "average_half_life"):
             if (tokens := getattr(self, field)) is not None:
                 check(0 < tokens < math.inf, field, tokens, "a number of tokens above 0, or none")

@@ -138,6 +138,26 @@ def test_positions_may_be_given(params):
     )
 
 
+def test_a_list_is_no_array(params):
+    for name, given in (
+        ("input_ids", {"input_ids": [[1, 2]]}),
+        ("attention_mask", {"input_ids": IDS, "attention_mask": [[1]]}),
+    ):
+        with pytest.raises(UserError, match=rf"{name} is a list; expected an array: jnp.asarray\({name}\)"):
+            MODEL.apply({"params": params}, **given)
+
+
+def test_an_additive_mask_is_nan_and_other_floats_are_masks(shallow_params):
+    """It would attend to what it is to hide, and to nothing else."""
+    model = Bert(SHALLOW)
+    expected = model.apply({"params": shallow_params}, IDS, MASK).last_hidden_state
+    for mask in (MASK.astype(jnp.float32), MASK > 0):
+        np.testing.assert_array_equal(model.apply({"params": shallow_params}, IDS, mask).last_hidden_state, expected)
+    for lowest in (-jnp.inf, -1e4):
+        additive = jnp.where(MASK > 0, 0.0, lowest)
+        assert jnp.isnan(model.apply({"params": shallow_params}, IDS, additive).last_hidden_state).all()
+
+
 @pytest.mark.slow
 def test_a_batch_of_no_rows_has_no_outputs(params):
     assert MODEL.apply({"params": params}, IDS[:0]).last_hidden_state.shape == (0, 8, CONFIG.hidden_size)
@@ -359,6 +379,9 @@ def test_no_device_makes_the_dropout_bits_of_another(shallow_params, spec):
         ({"input_ids": IDS, "position_ids": jnp.arange(8)}, r"position_ids .*\(8,\).*\(1, 8\)"),
         ({"input_ids": IDS, "head_mask": jnp.ones(3)}, r"head_mask .*\(3,\).*\(2,\) or \(2, 2\)"),
         ({"input_ids": jnp.ones((2, 25), jnp.int32)}, "length 25.*max_position_embeddings=24"),
+        ({"input_ids": IDS, "token_type_ids": TYPES > 0}, "token_type_ids is bool; expected integers"),
+        ({"input_ids": IDS, "position_ids": jnp.ones((4, 8))}, "position_ids is float32; expected integers"),
+        ({"input_ids": IDS, "pooled_positions": MASK > 0}, r"positions are bool; expected integers \[B, P\]"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named_with_both_sizes_on_tracing(params, inputs, said):

@@ -1,5 +1,7 @@
 """Losses: sums that add up over parts of a batch, ignored labels, and the two conventions for the mean."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +15,14 @@ from bert_jax.model.losses import (
     cross_entropy,
     label_sums,
     mean_pretraining_loss,
+    position_sum,
     pretraining_denominators,
     pretraining_loss,
     pretraining_sums,
+    sequence_classification_loss,
+    squared_error_sum,
 )
+from bert_jax.training.objectives import Regression
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(4, 3, 7)).astype(np.float32) * 3
@@ -90,6 +96,13 @@ def test_google_divides_by_the_sum_of_weights_and_a_little():
     assert pretraining_loss(pretraining_sums(output(), nothing), **pretraining_denominators(nothing)) == 0
 
 
+def test_a_masked_token_whose_label_is_ignored_has_no_share_in_the_mean():
+    ignored = LABELS.copy()
+    ignored[0] = -100
+    some, without = batch() | {"mlm_labels": ignored}, batch() | {"mlm_weights": np.where(ignored < 0, 0, WEIGHTS)}
+    assert pretraining_denominators(some) == pretraining_denominators(without) != pretraining_denominators(batch())
+
+
 def test_pairs_whose_label_is_ignored_have_no_share_in_the_mean():
     some = batch() | {"next_sentence_label": np.array([0, -100, 1, -100]), "mlm_weights": np.zeros_like(WEIGHTS)}
     loss = pretraining_loss(pretraining_sums(output(), some), **pretraining_denominators(some))
@@ -131,6 +144,39 @@ def test_shapes_that_do_not_fit_are_named():
         cross_entropy(LOGITS, LABELS[:, :2])
     with pytest.raises(UserError, match=r"\(4, 2\).*\(4, 3\)"):
         cross_entropy(LOGITS, LABELS, WEIGHTS[:, :2])
+    with pytest.raises(UserError, match=r"labels are float32; expected integers"):
+        cross_entropy(LOGITS, LABELS.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("compute", "said"),
+    [
+        (lambda x, one: squared_error_sum(x[:, 0], one), r"labels have shape \(4, 1\), logits \(4,\)"),
+        (lambda x, one: binary_sums(x, one), r"labels have shape \(4, 1\), logits \(4, 4\)"),
+        (lambda x, one: binary_sums(x, one[:, 0]), r"labels have shape \(4,\), logits \(4, 4\)"),
+        (
+            lambda x, one: sequence_classification_loss(x[:, 0], one[:, 0]),
+            r"logits have shape \(4,\); expected \[B, C\]",
+        ),
+        (
+            lambda x, one: label_sums(x, np.arange(4), class_weights=one[:2, 0]),
+            r"class_weights have shape \(2,\); .* 4 classes",
+        ),
+        (
+            lambda x, one: label_sums(x, np.arange(4), is_choice=one > 0),
+            r"is_choice have shape \(4, 1\), logits \(4, 4\)",
+        ),
+        (lambda x, one: position_sum(x, np.arange(4), one[:, 0], one), r"attention_mask have shape \(4, 1\)"),
+        (
+            lambda x, one: Regression().sums(lambda: SimpleNamespace(logits=x), {}),
+            "a model of 4 classes; expected one for Reg",
+        ),
+    ],
+)
+def test_shapes_that_jax_would_broadcast_are_refused(compute, said):
+    """With a wrong loss, that is finite and falls: of a matrix [B, B] in place of B numbers, for one."""
+    with pytest.raises(UserError, match=said):
+        compute(jnp.asarray(LOGITS[:, 0, :4]), np.ones((4, 1), np.float32))
 
 
 def test_the_losses_of_fine_tuning_convert_no_type_silently():

@@ -93,6 +93,29 @@ def test_a_cosine_decays_by_half_a_wave(decay_from: str, begins: int):
         OptimizerConfig(schedule="cosine", power=2)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"warmup_steps": 0.1}, "warmup_steps is 0.1; expected a whole number, or a share as warmup_share"),
+        ({"total_steps": None}, "total_steps is None; expected a whole number"),
+        ({"learning_rate": "1e-4"}, "learning_rate is '1e-4'; expected a finite number >= 0"),
+        ({"learning_rate": True}, "learning_rate is True; expected a finite number"),
+        ({"clip_norm": None}, "clip_norm is None; expected a finite number >= 0, 0 for none"),
+        ({"b1": None}, r"b1 is None; expected in \[0, 1\)"),
+        ({"bias_correction": "false"}, "bias_correction is 'false'; expected True or False"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_with_its_field(fields, said):
+    with pytest.raises(UserError, match=said):
+        OptimizerConfig(**fields)
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = OptimizerConfig(learning_rate=np.float32(0.5), total_steps=np.int64(10), bias_correction=np.bool_(True))
+    same = OptimizerConfig(learning_rate=0.5, total_steps=10, bias_correction=True)
+    assert (given, hash(given), repr(given)) == (same, hash(same), repr(same))
+
+
 def test_product_form_has_no_jump():
     found = rates(range(11), learning_rate=1.0, warmup_steps=3, total_steps=10, warmup="product")
     np.testing.assert_allclose(found, [(1 - t / 10) * min(1, t / 3) for t in range(11)], atol=1e-7)
