@@ -7,8 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
-import numpy as np
-
 from bert_jax.config_json import MODEL_TYPES, fields_of, json_of
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import read_object
@@ -424,7 +422,9 @@ def _check_pruned_heads(config: BertConfig) -> None:
 def take_python_numbers(config: Any) -> None:
     """Puts Python's numbers in the place of NumPy's, such as `ids.max() + 1`, in the fields of a frozen dataclass."""
     for field in dataclasses.fields(config):
-        if isinstance(value := getattr(config, field.name), np.generic):
+        value = getattr(config, field.name)
+        # NumPy is not imported for this: a verb's --help needs no more than configs.
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
             object.__setattr__(config, field.name, value.item())
 
 

@@ -205,8 +205,8 @@ def _labels(source: Source, num_labels: int | None, labels: Iterable[str] | None
     if isinstance(labels, str):
         raise UserError(f"labels={labels!r}: expected a list of names")
     names = None if labels is None else tuple(labels)
-    if num_labels is not None and num_labels < 1:
-        raise UserError(f"num_labels={num_labels}: expected at least 1")
+    if num_labels is not None and (not isinstance(num_labels, int | np.integer) or num_labels < 1):
+        raise UserError(f"num_labels={num_labels!r}: expected a whole number of at least 1")
     if num_labels is None or (names is not None and len(names) == num_labels):
         return names
     if names is not None:

@@ -71,10 +71,14 @@ def save_pretrained(
         The directory.
 
     Raises:
-        UserError: `directory` exists and is not a former export; parameters are missing, have a wrong shape or are not
-            finite; the tokenizer has more tokens than the model; the chosen form cannot express an option; or the
-            files read back differ from what was written.
+        UserError: an argument of another kind; `directory` exists and is not a former export; parameters are missing,
+            have a wrong shape or are not finite; the tokenizer has more tokens than the model; the chosen form cannot
+            express an option; or the files read back differ from what was written.
     """
+    if not isinstance(config, BertConfig):
+        raise UserError(f"config is a {type(config).__name__}; expected a BertConfig, before params")
+    if isinstance(tokenizer, str | os.PathLike):
+        raise UserError(f"tokenizer={str(tokenizer)!r}: expected a Tokenizer (Tokenizer.load reads one), or None")
     flat = as_numpy(params)
     if head is None:
         head = head_in(flat, config)

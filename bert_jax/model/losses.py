@@ -77,7 +77,12 @@ def pretraining_sums(
     Returns:
         float32 scalars mlm_loss_sum, mlm_weight, mlm_correct, nsp_loss_sum, nsp_count, nsp_correct. The three of a
         head that the model does not have are 0; the last three also if the batch has no `next_sentence_label`.
+
+    Raises:
+        UserError: the shapes do not match, or the batch has `next_sentence_labels`, as Google's files call it.
     """
+    if "next_sentence_labels" in batch:
+        raise UserError("the batch has next_sentence_labels; the name here is next_sentence_label")
     mlm = nsp = (jnp.zeros(()),) * 3
     if fused is not None and output.undecoded is not None:
         mlm = fused(output.undecoded, batch["mlm_labels"], batch["mlm_weights"])

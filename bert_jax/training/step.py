@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 from jax import Array
@@ -249,6 +250,8 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
 def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, rows: Array | None, parts: int) -> Any:
     """The sum of `gradients_of(params, part, its rows)` over the parts of the batch, one after the other."""
     count = batch["input_ids"].shape[0]
+    if not isinstance(parts, int | np.integer) or parts < 1:
+        raise UserError(f"accumulation={parts!r}: expected a whole number of at least 1")
     if count % parts:
         raise UserError(f"a batch of {count} rows cannot be split into accumulation={parts} equal parts")
     if parts == 1:

@@ -314,7 +314,7 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
             ["convert", "{run}", "{tmp}/x", "--to", "sentence-transformers", "--head", "mlm"],
             "--head mlm: sentence-transformers has encoders only; expected encoder or",
         ),
-        (["convert", "{run}", "{tmp}/x", "--num-labels", "0"], "--num-labels 0: expected at least 1"),
+        (["convert", "{run}", "{tmp}/x", "--num-labels", "0"], "--num-labels 0: expected a whole number of at least 1"),
         (
             ["convert", "{run}", "{tmp}/x", "--num-labels", "3"],
             "--num-labels 3: the head pretraining has no classes; say --head sequence-classification",

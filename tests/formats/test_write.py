@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -255,6 +256,18 @@ def test_what_reads_back_differently_never_takes_the_name(tmp_path, params, monk
     with pytest.raises(UserError, match="query/kernel has other bits"):
         save_pretrained(tmp_path / "m", CONFIG, params, None)
     assert os.listdir(tmp_path) == []
+
+
+def test_arguments_in_another_order_or_of_another_kind_are_refused(tmp_path, params):
+    wrong: tuple[Any, ...] = (params, CONFIG, None)
+    with pytest.raises(UserError, match="config is a dict; expected a BertConfig, before params"):
+        save_pretrained(tmp_path / "a", *wrong)
+    wrong = (CONFIG, params, "vocab.txt")
+    with pytest.raises(
+        UserError, match=r"tokenizer='vocab.txt': expected a Tokenizer \(Tokenizer.load reads one\), or None"
+    ):
+        save_pretrained(tmp_path / "a", *wrong)
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path, params):

@@ -216,6 +216,12 @@ def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
 def test_parts_that_are_not_equal_are_refused():
     with pytest.raises(UserError, match="batch of 8 rows cannot be split into accumulation=3"):
         toy_step(tiny.pretraining_batch(), accumulation=3)
+    for parts in (0, -1, 2.0):
+        with pytest.raises(UserError, match=rf"accumulation={parts}: expected a whole number of at least 1"):
+            toy_step(tiny.pretraining_batch(), accumulation=parts)
+    batch = tiny.pretraining_batch()
+    with pytest.raises(UserError, match="has next_sentence_labels; the name here is next_sentence_label"):
+        toy_step(batch | {"next_sentence_labels": batch["next_sentence_label"]})
 
 
 def test_numbers_of_the_schedule_come_after_an_objective():
