@@ -1,7 +1,6 @@
-"""How objects show themselves: a line in a console, and a small table in a notebook; times, widths in a terminal."""
+"""How objects show themselves: a line in a console, and a small table in a notebook; and how a time is said."""
 
 import dataclasses
-import unicodedata
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -42,17 +41,3 @@ def duration(seconds: float) -> str:
             shown = f"{seconds / length:,.{0 if seconds >= 10 * length else 1}f}"
             return f"{shown.removesuffix('.0')} {unit}"
     return f"{seconds / (365 * 86400):,.1f} years"
-
-
-_WITHOUT_WIDTH = ("Mn", "Me", "Cf")  # marks above and below letters, invisible characters
-
-
-def columns_of(text: str) -> int:
-    """The columns that a text takes in a terminal: letters of East Asia take two, marks on them none.
-
-    Source: https://www.unicode.org/reports/tr11/ (W and F are wide).
-    """
-    return sum(
-        0 if unicodedata.category(one) in _WITHOUT_WIDTH else 2 if unicodedata.east_asian_width(one) in "WF" else 1
-        for one in text
-    )

@@ -9,7 +9,6 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.inference.pipeline import pipeline
-from bert_jax.shown import columns_of
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.step import TrainState
@@ -61,22 +60,6 @@ def test_models_tokenizers_pipelines_and_states_are_a_line(loaded):
         html = shown._repr_html_()
         assert html.count("<tr>") >= 4 and len(html) < 2000
     assert "<script" not in bert_jax.formats.load.Loaded(*loaded[:3], loaded.report)._repr_html_()
-
-
-def test_columns_of_a_terminal():
-    """Counted by hand: https://www.unicode.org/reports/tr11/."""
-    for text, columns in (
-        ("", 0),
-        ("word", 4),
-        ("한글", 4),
-        ("ｱ漢", 3),
-        ("é", 1),
-        ("e\u0301", 1),
-        ("ＡB", 3),
-        ("ที่", 1),
-        ("می\u200cروم", 5),
-    ):
-        assert columns_of(text) == columns, text
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def squared_error_sum(values: Array, labels: Array, row_weights: Array | None = 
 
 def _check_same_shape(name: str, array: Array, logits: Array) -> None:
     if array.shape != logits.shape:  # JAX would broadcast them, [B, 1] and [B] to [B, B]
-        raise UserError(f"{name} have shape {array.shape}, logits {logits.shape}; expected the same")
+        raise UserError(f"{name}: found shape {array.shape}, and {logits.shape} of logits; expected the same")
 
 
 def position_sum(

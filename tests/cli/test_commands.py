@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 import bert_jax
 from bert_jax.__main__ import main
@@ -27,7 +28,6 @@ from bert_jax.formats.safetensors import write_tensors
 from bert_jax.formats.sentence_transformers import vectors_of
 from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
-from bert_jax.shown import columns_of
 from bert_jax.tree import sha256_of_parameters, unflatten
 from tests import tiny
 from tests.formats.torch import torch_files
@@ -267,7 +267,7 @@ def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
     assert len(tables) == 3
     for rows, mask in zip(tables, (first, *second), strict=True):
         begins = [line.removesuffix(row["sequence"]) for line, row in zip(rows.splitlines(), mask, strict=False)]
-        assert len({columns_of(begin) for begin in begins}) == 1
+        assert len({cell_len(begin) for begin in begins}) == 1
     assert first[0]["sequence"] in people
 
 

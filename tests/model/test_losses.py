@@ -151,9 +151,9 @@ def test_shapes_that_do_not_fit_are_named():
 @pytest.mark.parametrize(
     ("compute", "said"),
     [
-        (lambda x, one: squared_error_sum(x[:, 0], one), r"labels have shape \(4, 1\), logits \(4,\)"),
-        (lambda x, one: binary_sums(x, one), r"labels have shape \(4, 1\), logits \(4, 4\)"),
-        (lambda x, one: binary_sums(x, one[:, 0]), r"labels have shape \(4,\), logits \(4, 4\)"),
+        (lambda x, one: squared_error_sum(x[:, 0], one), r"labels: found shape \(4, 1\), and \(4,\) of logits"),
+        (lambda x, one: binary_sums(x, one), r"labels: found shape \(4, 1\), and \(4, 4\) of logits"),
+        (lambda x, one: binary_sums(x, one[:, 0]), r"labels: found shape \(4,\), and \(4, 4\) of logits"),
         (
             lambda x, one: sequence_classification_loss(x[:, 0], one[:, 0]),
             r"logits have shape \(4,\); expected \[B, C\]",
@@ -164,9 +164,9 @@ def test_shapes_that_do_not_fit_are_named():
         ),
         (
             lambda x, one: label_sums(x, np.arange(4), is_choice=one > 0),
-            r"is_choice have shape \(4, 1\), logits \(4, 4\)",
+            r"is_choice: found shape \(4, 1\)",
         ),
-        (lambda x, one: position_sum(x, np.arange(4), one[:, 0], one), r"attention_mask have shape \(4, 1\)"),
+        (lambda x, one: position_sum(x, np.arange(4), one[:, 0], one), r"attention_mask: found shape \(4, 1\)"),
         (
             lambda x, one: Regression().sums(lambda: SimpleNamespace(logits=x), {}),
             "a model of 4 classes; expected one for Reg",

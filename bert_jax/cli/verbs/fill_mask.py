@@ -7,7 +7,6 @@ from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, a
 from bert_jax.cli.streaming import answered_by, serve
 from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
-from bert_jax.shown import columns_of
 
 _ABOUT = """\
 Predict the most probable tokens for each mask of each text: [MASK], or the mask token of the model (RoBERTa: <mask>).
@@ -44,15 +43,18 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(text: str, result: list[Any]) -> str:
+    from rich.cells import cell_len, set_cell_size
+
     masks = [result] if isinstance(result[0], dict) else result
     lines = [text]
     for number, predictions in enumerate(masks):
         if len(masks) > 1:
             lines.append(f"  [MASK] {number + 1} of {len(masks)}")
-        width = max(columns_of(found["token_str"]) for found in predictions)
-        for found in predictions:
-            token = found["token_str"] + " " * (width - columns_of(found["token_str"]))
-            lines.append(f"  {found['score']:.4f}  {token}  {found['sequence']}")
+        width = max(cell_len(found["token_str"]) for found in predictions)  # a syllable of Hangul takes two columns
+        lines += [
+            f"  {found['score']:.4f}  {set_cell_size(found['token_str'], width)}  {found['sequence']}"
+            for found in predictions
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,9 +14,8 @@ def is_plain(sentence: str) -> bool:
 
     It has 4 to 30 words with blanks between them; nothing but letters, commas, apostrophes and hyphens; no small letter
     at its beginning; and a full stop, a question mark or an exclamation mark at its end, those of Hindi and Arabic too.
-    Capitals begin at most a fifth
-    of its words, not counting the first. So headings, lists, figures, brackets, quotations and most names are left out.
-    A script that writes no blanks has no plain sentences.
+    Capitals begin at most a fifth of its words, not counting the first. So headings, lists, figures, brackets,
+    quotations and most names are left out. A script that writes no blanks has no plain sentences.
     """
     words = sentence.split()
     if not FEWEST_WORDS <= len(words) <= MOST_WORDS or words[0][0].islower() or not _is_of_words(sentence):
