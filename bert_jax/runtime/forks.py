@@ -2,7 +2,7 @@
 
 import os
 
-_ADVICE = "make pipelines after the fork only (gunicorn without --preload), or start processes with spawn"
+_ADVICE = "load models after the fork only (gunicorn without --preload), or start processes with spawn"
 
 _started: dict[str, int] = {}  # what computes -> the process that started it
 
