@@ -43,9 +43,7 @@ def test_a_fork_can_neither_use_what_was_made_nor_make_another(runtime: str):
     words = [sys.executable, "-c", SCRIPT, runtime]
     told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
     name = {"xla": "JAX", "openvino": "OpenVINO"}[runtime]
-    assert (
-        f"{name} was in use before os.fork, and would hang in this process; load models after the fork only" in told
-    )
+    assert f"{name} was in use before os.fork, and would hang in this process; load models after the fork only" in told
     assert told.count("hang in this process") == (2 if runtime == "xla" else 1)
 
 
