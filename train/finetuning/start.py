@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from bert_jax.config import BertConfig
+from bert_jax.data.tasks.unknown import Unknown
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays
@@ -18,9 +18,6 @@ from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData, files_of
 from train.run.adopted import check_finite, overridden_model, place_on_mesh
-
-MOST_UNKNOWN = 0.05
-"""The share of [UNK] among the training tokens above which a run warns."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +72,8 @@ def warn_of_unknown(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer
     """Warns if many training tokens are [UNK]; not of tagged words, since KLUE-NER tags blanks, which are [UNK] too."""
     if task.head == "token-classification" or jax.process_index():
         return
-    share = np.mean(task.train.tokens["input_ids"] == tokenizer.unk_token_id)
-    if share > MOST_UNKNOWN:
-        logger.warning(
-            "%.0f%% of the training tokens are [UNK]: the vocabulary of %s does not fit these texts (their language, "
-            "casing, or Unicode form, if they are from macOS: uconv -x nfc FILE)",
-            100 * share,
-            config.init,
-        )
+    if warning := Unknown.among(task.train, tokenizer).warning(config.init):
+        logger.warning("train: %s", warning)
 
 
 def check_same_files(

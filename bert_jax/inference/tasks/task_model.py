@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
+from bert_jax.data.tasks.unknown import Unknown
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.graph import Graph
@@ -246,7 +247,10 @@ class TaskModel:
     def answered(
         self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """Yields (item, result); otherwise like `stream`. At the end a warning says how many texts were truncated."""
+        """Yields (item, result); otherwise like `stream`.
+
+        At the end warnings say how many texts were truncated, and whether the vocabulary does not fit them.
+        """
         options = self._in_place_of_settled(options)
         if isinstance(items, str | bytes | Mapping):
             raise UserError(f"expected a list or another iterable of items, found one: {items!r:.40}")
@@ -260,11 +264,12 @@ class TaskModel:
                 kept.append(one)
                 yield one.rows.encoded
 
-        truncated = Truncated()
+        truncated, unknown = Truncated(), Unknown()
         try:
             for outputs in self.engine.stream(rows(), **self.engine_options(**options)):
                 one = kept.popleft()
                 truncated += one.rows.truncated
+                unknown += self.unknown_in(one.rows.encoded)
                 results = iter(() if one.rows is NOTHING else self.results(one.rows.facts, outputs, **options))
                 for number, item in enumerate(one.chunk.items):
                     yield item, one.wrong[number] if number in one.wrong else self.marked(next(results))
@@ -272,6 +277,8 @@ class TaskModel:
                     raise one.chunk.failure
         finally:
             truncated.warn()
+            if warning := unknown.warning(self.source):
+                logger.warning(warning)
 
     def marked(self, result: Any) -> Any:
         """A result whose dicts say "untrained": True if the head is."""
@@ -361,6 +368,10 @@ class TaskModel:
     def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
         """The arrays that a row of `encode` has in addition to its tokens, int32: name -> shape."""
         return {}
+
+    def unknown_in(self, rows: Encoded) -> Unknown:
+        """The [UNK] of rows, for a warning."""
+        return Unknown.among(rows, self.tokenizer)
 
     def engine_options(self, **options: Any) -> dict[str, Any]:
         """The options that `apply` takes, derived from those of a call."""

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
 from bert_jax.data.tasks.tags import SPLIT_OF_TASK, TaggedSentence
+from bert_jax.data.tasks.unknown import Unknown
 from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
@@ -231,6 +233,10 @@ class TokenClassification(TaskModel):
         name = "entity" if how == "none" else "entity_group"
         rows = (self._rows(how, *one) for one in zip(sentences, tags, strict=True))
         return [[row for row in some if row[name] not in ignored] for some in rows]
+
+    def unknown_in(self, rows: Encoded) -> Unknown:
+        """None: a word without a token has [UNK] for a position, such as the blanks that KLUE-NER tags."""
+        return Unknown()
 
     def _sentence(self, item: Any, where: str, delimiter: str | None) -> SplitText:
         """Splits a text into words; if there is a `delimiter`, joins words to a text."""

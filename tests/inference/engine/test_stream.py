@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +18,9 @@ from bert_jax.cli import streaming as serve
 from bert_jax.cli.streaming import answered_by
 from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.source import Source
 from bert_jax.inference.engine.engine import IN_FLIGHT, Engine
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
@@ -33,6 +36,8 @@ class Ends(TaskModel):
     def __init__(self):
         self.engine = Engine(Programs(last_ids, {}, jax.devices()[:1]), longest=16, batch_size=2)
         self.settled: dict[str, Any] = {}
+        self.source = Source(Path("ends"))
+        self.tokenizer = Tokenizer.from_vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), cased=True)
 
     def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
         for number, item in enumerate(items):
@@ -231,3 +236,13 @@ def test_the_thread_ends_with_whom_it_works_for():
     assert len(set(threading.enumerate()) - before) == 1
     coming.close()  # type: ignore[attr-defined]
     assert not set(threading.enumerate()) - before
+
+
+def test_a_vocabulary_that_does_not_fit_is_told_once_for_all_chunks(tmp_path, caplog):
+    embed = TextEmbedding(export(tmp_path, "encoder"))
+    assert len(list(embed.stream(["hello 세계"] * 3 + ["hello"] * 3 + ["세계 세계"], chunk=2))) == 7
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"20% of the 25 tokens are [UNK]: the vocabulary of {embed.source} does not fit these texts")
+    caplog.clear()
+    assert len(list(embed.stream(["hello 세계 🤷"] * 2))) == 2  # an emoji here and there is no other language
+    assert not caplog.records

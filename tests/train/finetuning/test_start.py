@@ -178,11 +178,12 @@ def test_many_runs_have_their_own_heads_and_report_it_once(tmp_path, caplog):
 def test_a_vocabulary_that_does_not_fit_is_told(caplog):
     vocabulary = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world")
     config, tokenizer = FinetuneConfig(init="a-model"), Tokenizer.from_vocabulary(vocabulary, cased=False)
-    for text, told in ("hello world " * 10, False), ("hello " * 19 + "세계", False), ("hello " * 9 + "세계", True):
-        encoded = encode_texts(tokenizer, [text], None, max_length=32, targets={})
+    few, many = ["hello " * 19 + "세계"] * 9, ["hello " * 9 + "세계"] * 9
+    for texts, told in (["hello world"], False), (few, False), (many, True), (["hello 세계"], False):
+        encoded = encode_texts(tokenizer, texts, None, max_length=32, targets={})
         task: Any = SimpleNamespace(head=HEAD, train=encoded)
         caplog.clear()
         warn_of_unknown(config, task, tokenizer)
-        assert ("of the training tokens are [UNK]: the vocabulary of a-model does not fit" in caplog.text) is told
+        assert ("train: 8% of the 108 tokens are [UNK]: the vocabulary of a-model does not fit" in caplog.text) is told
         warn_of_unknown(config, SimpleNamespace(head="token-classification", train=encoded), tokenizer)
         assert len(caplog.records) == told  # KLUE-NER tags blanks, each of which is [UNK]
