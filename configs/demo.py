@@ -4,7 +4,7 @@ Command:   make demo
 Hardware:  2 CPU cores
 Time:      about 4 CPU minutes of an AMD EPYC (Zen 4), vocabulary and examples included
 Expected:  on held-out documents a masked-LM loss of about 3.9 nats (unigram baseline 6.3) and 33 % of the masked tokens
-           right (most frequent token 5 %), next sentence 67 to 76 % (majority 56 %). The text, and with it the figures,
+           right (most frequent token 5 %), next sentence 67 to 75 % (majority 56 %). The text, and with it the figures,
            differ a little between versions of Python
 """
 

@@ -48,7 +48,7 @@ def get_config() -> PretrainConfig:
             decay_shape="linear",
             b2=0.98,
         ),
-        # About 1,088 rows, which 1.9 examples share on average. The steps are the most: stop_after ends the run.
+        # 1,056 rows, which 1.94 examples share on average. The steps are the most: stop_after ends the run.
         phases=(Phase(length=64, batch=2_048, steps=26_000, mask=0.3),),
         masking=MaskingConfig(corruption=(1.0, 0.0, 0.0)),
         text_options=TextConfig(vocab_size=16_000, objective="none", rows="sentences", twice=0.2),

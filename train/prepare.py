@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     add("--cased", action="store_true", default=None, dest="cased", help="keep upper case")
     uncased = "lower-case the text (default, unless --vocab says otherwise)"
     add("--uncased", action="store_false", default=None, dest="cased", help=uncased)
-    accents = "remove accents; default: if uncased, unless the text is Korean, Japanese or Indic"
+    accents = "remove accents; default: if uncased, unless the text is Korean, Japanese, Indic or Thai"
     add("--strip-accents", action=argparse.BooleanOptionalAction, default=None, help=accents)
     add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
     objective = "pairs of sentences: BERT's (nsp, default), ALBERT's (sop), or none (RoBERTa)"

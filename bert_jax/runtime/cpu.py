@@ -33,9 +33,10 @@ def keep_freed_memory() -> bool:
     """Makes malloc keep freed memory and use a single arena; returns whether it was set.
 
     XLA's CPU runtime allocates its temporaries in every step; by default malloc maps each large one, the kernel faults
-    in its pages one by one, and malloc unmaps it. With this setting the process never gives memory back. Call it before
-    any thread starts: a thread's first malloc makes an arena for it, which JAX's threads then share, and which unmaps
-    what is freed whatever the setting. A training step took 1.7 times as long (BERT-tiny, 64 x 64, one core).
+    in its pages one by one, and malloc unmaps it. With this setting the process gives memory back only by
+    `give_back_free_memory`. Call it before any thread starts: a thread's first malloc makes an arena for it, which
+    JAX's threads then share, and which unmaps what is freed whatever the setting. A training step took 1.7 times as
+    long (BERT-tiny, 64 x 64, one core).
 
     It does nothing with a C library other than glibc, if JAX will run on an accelerator, if the environment configures
     malloc (`MALLOC_…`, `GLIBC_TUNABLES`), or with `BERT_JAX_MALLOC=0`.

@@ -331,7 +331,7 @@ class PretrainConfig(ShownConfig):
         return in_rows(phase, dict(self.packed))
 
     def examples_of(self, phase: Phase) -> float:
-        """The mean number of examples of a batch: `phase.batch`, in packed rows up to 3 % more or fewer."""
+        """The mean number of examples of a batch: `phase.batch`, in packed rows as near as `rows_for` gets."""
         return self.in_rows(phase).batch * dict(self.packed).get(phase.length, 1)
 
     @property

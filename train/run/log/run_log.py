@@ -26,8 +26,9 @@ from train.run.log.track import Tracker
 class RunLog:
     """Writes each record of metrics to the console, `metrics.jsonl` and TensorBoard; a context manager, for process 0.
 
-    A record is a flat dict of numbers with `step`, `kind` ("train" or "eval") and the fields of `Spent`. A run that
-    resumes from `start_step` first drops the records of later steps, because it repeats those steps.
+    A record is a flat dict of numbers with `step`, `kind` ("train", "eval", "decay" or "rollback") and the fields of
+    `Spent`. A run that resumes from `start_step` first drops the records of later steps, because it repeats those
+    steps.
 
     What cannot be written is said once, kept and tried again; no method raises OSError.
     """
