@@ -86,7 +86,8 @@ def rows_for(examples: int, examples_a_row: float) -> int:
     """How many rows a batch has, so that it has so many examples on average, up to 3 %.
 
     Of the numbers within 3 % it is one that is divisible by as large a power of two as any, so that the rows can be
-    split over many devices; of a small batch it is the nearest number. It depends on nothing else, so that a run can continue on another machine.
+    split over many devices; of a small batch it is the nearest number. It depends on nothing else, so that a run can
+    continue on another machine.
 
     Args:
         examples: of a batch.
