@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _CHUNK_CHARACTERS = 1 << 21
-_LONGEST_WORD = 1000  # far beyond any tokenizer's limit; keeps binary data out of memory
+LONGEST_WORD = 1000  # far beyond any tokenizer's limit; keeps binary data out of memory
 
 
 def count_words(
@@ -102,7 +102,7 @@ def _count_chunk(job: tuple[list[str], tuple[str, ...]]) -> dict[str, int]:
                 raise UserError(f"text is not valid Unicode: lone surrogate {plain[error.start]!a}") from None
             for word, _ in pre_tokenizer.pre_tokenize_str(normal):
                 words[word] += count
-    return {word: count for word, count in words.items() if len(word) <= _LONGEST_WORD}
+    return {word: count for word, count in words.items() if len(word) <= LONGEST_WORD}
 
 
 def _without_rarest(counts: Counter[str], keep: int) -> Counter[str]:
@@ -341,7 +341,8 @@ def learn_vocabulary(
     fold = partial(fold_words, cased=cased, strip_accents=strip_accents, max_word_length=max_word_length)
     words = fold(word_counts)
     if not words:
-        raise UserError("no words to learn a vocabulary from: the text is empty")
+        why = f"every word has more than {max_word_length} characters" if word_counts else "the text is empty"
+        raise UserError(f"no words to learn a vocabulary from: {why}")
     spelt = words if characters_of is None else fold(characters_of)
     alphabet, coverage, characters = _alphabet(spelt, character_coverage)
     for some in (words, spelt):

@@ -184,10 +184,11 @@ def _masks_of_phase(
     corruption: Sequence[float] | None = None,
     *_: Any,
 ) -> Finding | None:
+    as_prepared = MaskingConfig.as_prepared(data.manifest["settings"])
     config = None if masking is None else MaskingConfig(**masking)
     of_phase = share_of_phase is not None or corruption is not None
     if of_phase:
-        config = (config or MaskingConfig.as_prepared(data.manifest["settings"])).changed(share_of_phase, corruption)
+        config = (config or as_prepared).changed(share_of_phase, corruption)
     batches = Batches(data.path, batch_size=_ROWS_READ, max_seq_length=length, masking=config, shuffle=False)
     batch = batches.batch(0)
     chosen = batch["mlm_weights"] > 0
@@ -199,7 +200,15 @@ def _masks_of_phase(
     seen = f"{share:.1%} of the tokens are to be predicted{of_phase * ' in a phase'} (15 % is usual)"
     if chosen.any():
         seen += f", and {hidden:.0%} of these show [MASK] (80 % is right)"
-    if hidden < MASK_TOKENS:
+    masks = config or as_prepared
+    if share < MASKED <= masks.probability and masks.whole_word:
+        means = (
+            "Nothing is learnt from rows without a token to predict. With whole words a row that is one word has none."
+        )
+        do = f"Without whole words: {_prepare(data, without=('whole_word_masking',))}"
+        if masking:
+            do = "In the command of a new run: masking.whole_word=false"
+    elif hidden < MASK_TOKENS and chosen.any():
         means = "The model sees the tokens that it must predict: the loss falls to nothing and nothing is learnt."
         if corruption is not None:
             do = f"In the command of a new run: phases= with (0.8, 0.1, 0.1) in place of {tuple(corruption)}"

@@ -60,6 +60,7 @@ _VERSION = 2
 # Preparing more takes long enough for a warning that comes with the report to come too late.
 _LONG_BYTES = 16 << 20
 _MOST_DECOMPOSED = 0.01
+_MOST_REMOVED = 0.5
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
@@ -373,8 +374,16 @@ def _report(
             str(length): describe_examples([result.statistics for result in results])
             for length, results in split.examples.items()
         }
+    parts = [part for result in results for part in result.parts]
     warnings = list(
-        warnings_about(report["train"], report["train"]["examples"], options.objective, learnt=bool(learnt))
+        warnings_about(
+            report["train"],
+            report["train"]["examples"],
+            options.objective,
+            learnt=bool(learnt),
+            whole_words=not tokenizer.is_continuation.any(),
+            too_long=sum(part.too_long for part in parts) / max(1, sum(part.bytes for part in parts)),
+        )
     )
     if cut:
         warnings.append(
@@ -409,10 +418,15 @@ def _report(
             "without evaluation. Add text, or prepare other text with this vocabulary and train with eval_data=DIR"
         )
     removed = sum((result.removed for result in results), Removed())
-    kept = sum(part.bytes for result in results for part in result.parts)
+    kept = sum(part.bytes for part in parts)
     if options.dedupe:
         share = removed.bytes / max(1, kept + removed.bytes + removed.sentence_bytes)
         report["removed"] = {"documents": removed.documents, "lines": removed.lines, "text_share": share}
+        if options.dedupe == "near" and share > _MOST_REMOVED:
+            warnings.append(
+                f"--dedupe near removed {share:.0%} of the text. It compares five words in a row, without case and "
+                "signs: of text with few distinct words (DNA, MIDI) or of formulas it removes what is not alike"
+            )
     if options.sentences == "plain":
         share = removed.sentence_bytes / max(1, kept + removed.sentence_bytes)
         report["not_plain"] = {"sentences": removed.sentences, "text_share": share}

@@ -3,7 +3,7 @@
 A job's result depends on its fields and the files that they name, so it is the same in any worker and at any time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
@@ -32,6 +32,7 @@ from bert_jax.data.text.plain import is_plain
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.words import words_longer_than
 from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words
 from bert_jax.errors import UserError
 from bert_jax.files import json_text, read_object, write_json, write_whole
@@ -63,7 +64,8 @@ class Failed:
 class Part(NamedTuple):
     """A piece of a shard: documents of one split and one unit, as token ids in `DIR/parts/FOLDER`.
 
-    documents: how many; with_words: how many of them have words; bytes: of their text in UTF-8.
+    documents: how many; with_words: how many of them have words; bytes: of their text in UTF-8; too_long: those of
+    words that are longer than the tokenizer takes.
     """
 
     folder: str
@@ -71,6 +73,7 @@ class Part(NamedTuple):
     documents: int
     with_words: int
     bytes: int
+    too_long: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,10 +231,11 @@ def tokenise_unit(job: UnitJob) -> UnitResult | Failed:
         with new_directory(folder) as new:
             for split, texts in _filled(in_splits(job.options, documents), unit_bytes(job.options) // 4):
                 name = f"{split}-{len(parts):04d}"
-                save_shard(new.path / name, _encode(job, texts, tokenizer))
+                shard, too_long = _encode(job, texts, tokenizer)
+                save_shard(new.path / name, shard)
                 with_words = sum(any(map(str.isalnum, text)) for text in texts)
                 size = sum(len(text.encode()) for text in texts)
-                parts.append(Part(f"{folder.name}/{name}", split, len(texts), with_words, size))
+                parts.append(Part(f"{folder.name}/{name}", split, len(texts), with_words, size, too_long))
             result = UnitResult(documents.documents, documents.cut, documents.removed, tuple(parts))
             write_json(new.path / _SUMS, asdict(result) | {"parts": [part._asdict() for part in parts]})
         return result
@@ -333,36 +337,51 @@ def _of_google(tokenizer: Tokenizer) -> GoogleTokenizer:
     return GoogleTokenizer(tokenizer)
 
 
-def _encode(job: UnitJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
+def _encode(job: UnitJob, documents: Iterable[str], tokenizer: Tokenizer) -> tuple[Shard, int]:
+    """The documents as token ids, and the bytes of their words that are too long for the tokenizer."""
     document_lengths: list[int] = []
-    sentences = _sentences(job, documents, document_lengths, keep_spaces=tokenizer.keeps_leading_space)
+    sentences = _sentences(job, documents, document_lengths, tokenizer)
     dtype = token_dtype(tokenizer.vocab_size)
     google = job.options.recipe == "google"
     encode_flat = (_of_google(tokenizer) if google else tokenizer).encode_flat
-    tokens, lengths = [np.empty(0, dtype)], [np.empty(0, np.int64)]
+    tokens, lengths, too_long = [np.empty(0, dtype)], [np.empty(0, np.int64)], 0
     while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
         ids, id_counts = encode_flat(batch)
         tokens.append(ids.astype(dtype))
         lengths.append(id_counts)
-    return pack_flat(np.concatenate(tokens), np.concatenate(lengths), np.array(document_lengths), dtype)
+        too_long += _bytes_of_long_words(batch, ids, id_counts, tokenizer)
+    shard = pack_flat(np.concatenate(tokens), np.concatenate(lengths), np.array(document_lengths), dtype)
+    return shard, too_long
+
+
+def _bytes_of_long_words(sentences: Sequence[str], ids: np.ndarray, counts: np.ndarray, tokenizer: Tokenizer) -> int:
+    """The bytes of the words that are [UNK] because they are longer than the tokenizer takes.
+
+    ids: of all sentences, end to end; counts: how many each has.
+    """
+    if tokenizer.max_word_length is None:
+        return 0
+    unknown = np.cumsum(counts).searchsorted(np.flatnonzero(ids == tokenizer.unk_token_id), side="right")
+    long = (words_longer_than(tokenizer.max_word_length, sentences[number]) for number in np.unique(unknown))
+    return sum(len(word.encode()) for words in long for word in words)
 
 
 def _sentences(
-    job: UnitJob, documents: Iterable[str], document_lengths: list[int], *, keep_spaces: bool
+    job: UnitJob, documents: Iterable[str], document_lengths: list[int], tokenizer: Tokenizer
 ) -> Iterator[str]:
     """Yields the sentences of all documents in order; appends each document's number of them to `document_lengths`.
 
-    keep_spaces: a sentence keeps one space for the white space before it, so that the sentences of a document,
-    concatenated, are its text again.
+    If the tokenizer keeps leading spaces, a sentence has one space for the white space before it, so that the sentences
+    of a document, concatenated, are its text again.
     """
     for text in documents:
-        found = _sentences_of(job, text)
+        found = _sentences_of(job, text, within_words=tokenizer.splits_at_signs)
         document_lengths.append(len(found))
-        yield from with_leading_spaces(text, found) if keep_spaces else found
+        yield from with_leading_spaces(text, found) if tokenizer.keeps_leading_space else found
 
 
-def _sentences_of(job: UnitJob, text: str) -> list[str]:
+def _sentences_of(job: UnitJob, text: str, *, within_words: bool = True) -> list[str]:
     """The sentences of a document of the unit."""
     if job.unit.sources[0].format == "lines":
         return [line for part in text.split("\n") if (line := part.strip())]
-    return split_sentences(text, job.options.language)
+    return split_sentences(text, job.options.language, within_words=within_words)

@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.shards import describe_file, new_directory, open_
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import MUCH_TEXT, Tokenizer
-from bert_jax.data.vocabulary import add_counts, learn_vocabulary
+from bert_jax.data.vocabulary import LONGEST_WORD, add_counts, learn_vocabulary
 from bert_jax.errors import UserError
 from train.preparation.held_out import ENOUGH_DOCUMENTS, is_enough, with_held_out
 from train.preparation.jobs import (
@@ -202,7 +202,8 @@ def make_tokenizer(
     if failures.messages:
         return None
     if not counts:
-        raise UserError(no_text(options))
+        long = f"; or every word has more than {LONGEST_WORD:,} characters: put blanks between the letters of sequences"
+        raise UserError(no_text(options) + long)
     try:
         learnt = learn_vocabulary(
             counts,

@@ -44,6 +44,9 @@ from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_HOPELESS, PAUSED
 from train.run.job import LOOK_EVERY, Batch, Log, Metrics, ModelJob, prefetched_batches
 
+_FIRST_ROWS = 64
+_MOST_WITHOUT_PREDICTIONS = 0.5  # of the first rows
+
 
 @remember
 def _draw_as(start: StartConfig, counts: np.ndarray | None) -> Callable[..., Any]:
@@ -135,6 +138,12 @@ class PretrainingJob(ModelJob):
             log.say(
                 f"a step has {batch:,} rows of {phase.length}{at_once}{own}"
                 f"{packing_told(self.config, self.data, phase)}"
+            )
+        first = self.rows_of(0, self.config.phases[0]).batch(0, slice(_FIRST_ROWS))
+        if (share := np.mean(first["mlm_weights"].sum(axis=1) == 0)) > _MOST_WITHOUT_PREDICTIONS:
+            log.say(
+                f"{share:.0%} of the first rows have no token to predict, so nothing is learnt from them: where words "
+                "are masked whole, a row that is one word has none; start another run with masking.whole_word=false"
             )
         if isinstance(self.data, MixedData):
             log.say(f"data: {mixture_told(self.data.facts())}")

@@ -200,13 +200,38 @@ def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
     }
 
 
+def _about_unknown(learnt: bool, whole_words: bool) -> str:
+    if learnt:
+        return "words of more than 100 characters, or with rare ones (--character-coverage)"
+    if whole_words:
+        return (
+            "no piece of the vocabulary continues a word, so it knows a word as a whole or not at all; if it is one of "
+            "letters, put blanks between those of the text (sed 's/./& /g' FILE)"
+        )
+    return (
+        "the vocabulary does not fit this text (its language, its casing, or its Unicode form, if it is from macOS: "
+        "uconv -x nfc FILE); --vocab-size learns one that does"
+    )
+
+
 def warnings_about(
-    text: Mapping[str, Any], examples: Mapping[str, Any], objective: str, *, learnt: bool = False
+    text: Mapping[str, Any],
+    examples: Mapping[str, Any],
+    objective: str,
+    *,
+    learnt: bool = False,
+    whole_words: bool = False,
+    too_long: float = 0.0,
 ) -> Sequence[str]:
     """Warnings about what would spoil training on this text, one line each.
 
-    text: `describe_text` of the train split; examples: length -> `describe_examples`; learnt: whether the vocabulary is
-    of this text.
+    Args:
+        text: `describe_text` of the train split.
+        examples: length -> `describe_examples`.
+        objective: of the examples.
+        learnt: whether the vocabulary is of this text.
+        whole_words: whether no piece of the vocabulary continues a word.
+        too_long: the share of the text that is in words of more characters than the tokenizer takes.
     """
     found = []
     if text["documents"] == 1:
@@ -224,17 +249,14 @@ def warnings_about(
             "half of the documents have a single sentence: is there a blank line after every sentence? Blank lines "
             "separate documents, and next-sentence prediction learns nothing from documents of one sentence"
         )
-    if text["unk_rate"] > 0.01:
+    if too_long > 0.01:
         found.append(
-            f"{text['unk_rate']:.1%} of the tokens are [UNK]: "
-            + (
-                "words of more than 100 characters, or with rare ones (--character-coverage). Thai, Lao, Khmer and "
-                "Burmese write no blanks between words: put them in first"
-                if learnt
-                else "the vocabulary does not fit this text (its language, its casing, or its Unicode form, if it is "
-                "from macOS: uconv -x nfc FILE); --vocab-size learns one that does"
-            )
+            f"{too_long:.0%} of the text is in words of more than 100 characters, each of which is one [UNK]: put "
+            "blanks between words (Thai, Lao, Khmer and Burmese), or between the letters of sequences (DNA, proteins: "
+            "sed 's/./& /g' FILE)"
         )
+    elif text["unk_rate"] > 0.01:
+        found.append(f"{text['unk_rate']:.1%} of the tokens are [UNK]: {_about_unknown(learnt, whole_words)}")
     if text["duplicate_lines"] > 0.2:
         found.append(
             f"{text['duplicate_lines']:.0%} of the lines repeat another line: duplicates make the loss stall; "

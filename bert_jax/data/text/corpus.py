@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -279,21 +280,39 @@ def check_language(code: str) -> None:
         raise UserError(f"language: found {quoted(code)}, expected a code of ISO 639 such as en, de or zh-hans")
 
 
-def split_sentences(text: str, language: str = "en") -> list[str]:
+def split_sentences(text: str, language: str = "en", *, within_words: bool = True) -> list[str]:
     """The sentences of a text, stripped, in order; line breaks ("\\n") end sentences too.
 
-    language: a code of ISO 639 (`check_language`), for the abbreviations that do not end a sentence. In every language
-    the punctuation of all scripts ends a sentence (tested: English, German, Korean, Chinese, Japanese, Hindi, Arabic).
+    Args:
+        text: any.
+        language: a code of ISO 639 (`check_language`), for the abbreviations that do not end a sentence. In every
+            language the punctuation of all scripts ends a sentence (tested: English, German, Korean, Chinese, Japanese,
+            Hindi, Arabic).
+        within_words: whether "end.Next" is two sentences. False, for tokenizers that do not split at every sign: ASCII
+            punctuation ends a sentence only before white space.
 
-    Raises UserError if the package sentencex is missing.
+    Raises:
+        UserError: the package sentencex is missing.
     """
     segment = partial(_segmenter(), language)
     sentences = []
     for line in text.split("\n"):
         line = line.strip()
         if line:
-            sentences += [piece for part in _split_line(line, segment) if (piece := part.strip())]
+            parts = _split_line(line, segment)
+            sentences += [piece for part in (parts if within_words else _rejoined(parts)) if (piece := part.strip())]
     return sentences
+
+
+def _rejoined(parts: Iterable[str]) -> list[str]:
+    """Parts of a line, of which those without white space between them are one if an ASCII sign ends the first."""
+    found: list[str] = []
+    for part in parts:
+        if found and found[-1][-1] in string.punctuation and not part[0].isspace() and len(found[-1]) < _SPACED_WINDOW:
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
 
 
 def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:

@@ -248,6 +248,14 @@ _NOT_TEXT = (
         "subtitles with their times",
         r"keep the words: sed -E '/-->|^\W*[0-9]*\r?$|^WEBVTT/d; s/<[^>]*>//g' '{name}' > '{stem}.txt'",
     ),
+    (
+        lambda head: bool(_FASTA.match(head)),
+        "sequences (FASTA)",
+        (
+            "put blanks between the letters, and blank lines between sequences: "
+            """awk '/^>/{{print "\\n"; next}} {{gsub(/./, "& "); printf "%s", $0}}' '{name}' > '{stem}.txt'"""
+        ),
+    ),
     (_is_json_array, "a JSON array", "make JSON lines of it: jq -c '.[]' '{name}' > '{stem}.jsonl'"),
     (_ends_lines_otherwise, "lines that end in \\r alone", r"convert it: tr '\r' '\n' < '{name}' > '{stem}.txt'"),
     (
@@ -274,6 +282,7 @@ _NOT_TEXT = (
     (_is_binary, "a binary file, or UTF-16 without a byte-order mark", "convert it to UTF-8"),
 )  # fmt: skip
 _XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml\s|!DOCTYPE\s|TEI\b|teiCorpus\b)")
+_FASTA = re.compile(rb">[^\n]*\n[A-Za-z*-]{20,}\r?\n")
 _SUBTITLES = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:WEBVTT\b|\d+\s*\n\d+:\d\d:\d\d[,.]\d+ -->)")
 _JSON_ARRAY = re.compile(rb'(?:\xef\xbb\xbf)?\s*\[\s*\{\s*"[^"\n]*"\s*:')
 _JSON_OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"\n]*"\s*:')

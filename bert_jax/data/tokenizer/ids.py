@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import models
 
 from bert_jax.data.tokenizer.families import BERT_SPECIAL_TOKENS, ROLES, Family
-from bert_jax.data.tokenizer.pipelines import is_cased, library_errors, strips_accents
+from bert_jax.data.tokenizer.pipelines import is_bert, is_cased, library_errors, strips_accents
 from bert_jax.data.tokenizer.words import continuations
 from bert_jax.errors import UserError
 
@@ -173,6 +173,11 @@ class TokenIds:
         """The most characters of a word that does not become [UNK]; None if the model has no such limit."""
         model = self._backend.model
         return model.max_input_chars_per_word if isinstance(model, models.WordPiece) else None
+
+    @property
+    def splits_at_signs(self) -> bool:
+        """Whether text is split at every sign before all else, as BERT's is, so that no token spans one."""
+        return is_bert(self._backend)
 
     @cached_property
     def is_continuation(self) -> np.ndarray:

@@ -194,18 +194,34 @@ def continuations(pieces: Sequence[str], backend: tokenizers.Tokenizer, family: 
     """bool [V]: pieces that continue the word before them.
 
     WordPiece: "##...". Byte-level BPE and XLM-R's unigrams: those that do not begin with a space ("Ġ", "▁"), as
-    fairseq's `is_beginning_of_word`. ALBERT: of these only pieces of English letters and punctuation, without single
-    punctuation marks, so that a text without spaces is not one word (`_is_start_piece_sp` of google-research/albert).
+    fairseq's `is_beginning_of_word`; none if no piece does, as with a tokenizer of words or of characters. ALBERT: of
+    these only pieces of English letters and punctuation, without single punctuation marks, so that a text without
+    spaces is not one word (`_is_start_piece_sp` of google-research/albert).
     """
     if isinstance(backend.model, models.WordPiece):
         return np.array([piece.startswith("##") and len(piece) > 2 for piece in pieces])
     if family == ALBERT:
         return np.array([_continues_in_albert(piece) for piece in pieces])
-    return np.array([bool(piece) and piece[0] not in (SPACE, BYTE_LEVEL_SPACE) for piece in pieces])
+    begins = np.array([not piece or piece[0] in (SPACE, BYTE_LEVEL_SPACE) for piece in pieces])
+    return ~begins & begins[[bool(piece) for piece in pieces]].any()
 
 
 def _continues_in_albert(piece: str) -> bool:
     return not (not piece or piece[0] in (SPACE, "<") or piece in _PUNCTUATION or not _ENGLISH.issuperset(piece))
+
+
+# Where words end: spaces, nearly all punctuation, and Chinese characters.
+_ENDS = rf"\s!-/:-@\[-`{{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u206f\u3001-\u303f\uff01-\uff0f{CHINESE}"
+
+
+@lru_cache
+def _longer_than(length: int) -> "re.Pattern[str]":
+    return re.compile(rf"(?<![^{_ENDS}])[^{_ENDS}]{{{length + 1},}}")
+
+
+def words_longer_than(length: int, text: str) -> list[str]:
+    """The words of more than `length` characters, which are [UNK] if that is the most that WordPiece takes."""
+    return _longer_than(length).findall(text)
 
 
 def words_of(text: str) -> list[tuple[int, int]]:

@@ -61,6 +61,7 @@ def tarred() -> bytes:
         ("a.xml", b'\xef\xbb\xbf<TEI xmlns="http://www.tei-c.org/ns/1.0">', "XML, not text"),
         ("a.warc.wet", b"WARC/1.0\r\nWARC-Type: warcinfo", r"an archive of web pages \(WARC, WET\), not text; make JSON lines"),
         ("a.srt", b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\nOne.", "subtitles with their times, .*> 'a.txt'"),
+        ("a.fa", b">chr1 of a test\n" + b"ACGT" * 15 + b"\nACGT\n", r"sequences \(FASTA\), .*: awk .* 'a\.fa' > 'a\.txt'"),
         ("a.vtt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nOne.", "subtitles with their times"),
         ("a.txt", b'[\n {\n  "text": "One."', r"a JSON array, not text; .*: jq -c '\.\[\]' 'a\.txt' > 'a-2\.jsonl'"),
         ("a.json", b'[{"text": "One."}]', r"a JSON array, not text; .*> 'a\.jsonl'"),

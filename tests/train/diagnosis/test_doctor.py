@@ -5,6 +5,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -276,6 +277,25 @@ def test_missing_masks_are_named(folder, documents, tmp_path, capsys):
     (tmp_path / "own").mkdir()
     found = diagnosis(run_on(tmp_path / "own", folder / "uncased", masking=own), capsys)
     assert "masking.probability=0.15" in found["masks missing"]["do"]
+
+
+def test_rows_that_are_one_word_are_named(folder, documents, tmp_path, capsys):
+    letters = [re.sub("[^a-z]", "", document)[:60] for document in documents if len(document) > 200]
+    (tmp_path / "letters").mkdir()
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"{mark}{x}" for x in ascii_lowercase for mark in ("", "##")),
+    ]
+    (tmp_path / "letters" / "vocab.txt").write_text("\n".join(pieces))
+    options = "--uncased", "--objective", "none", "--whole-word-masking", "--max-seq-length", "64"
+    data = make(tmp_path / "one-word", letters, "--vocab", str(tmp_path / "letters"), *options)
+    found = diagnosis(run_on(tmp_path, data), capsys)["masks missing"]
+    assert "a row that is one word has none" in found["means"]
+    assert "Without whole words: python -m train.prepare" in found["do"] and "--whole-word-masking" not in found["do"]
 
 
 def test_missing_masks_of_a_phase_are_named(folder, tmp_path, capsys):

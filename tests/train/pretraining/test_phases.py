@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -63,6 +64,18 @@ def test_phases_go_on_in_the_data_with_masks_of_their_own(data: str, tmp_path: P
         assert set(batch["input_ids"][row, batch["mlm_positions"][row, place]]) == {source.tokenizer.mask_token_id}
     resumed = [np.asarray(batch["input_ids"]) for batch, _ in job.batches(9)]
     np.testing.assert_array_equal(resumed, [batch["input_ids"] for batch in made[9:]])
+
+
+@pytest.mark.parametrize(("with_predictions", "told"), [(3, ["62%"]), (4, [])])
+def test_rows_without_a_token_to_predict_are_told(
+    with_predictions: int, told: list[str], data: str, tmp_path, monkeypatch
+):
+    source, said = PreparedData(data), []
+    job = PretrainingJob(with_model_for(config_of(), source, frozenset()), RunDirectory(str(tmp_path)), source, source)
+    batch = {"mlm_weights": np.eye(8)[:, :with_predictions]}
+    monkeypatch.setattr(job, "rows_of", lambda *_: SimpleNamespace(batch=lambda *_: batch))
+    job.on_start(SimpleNamespace(say=said.append), resumed=False)
+    assert [line.partition(" ")[0] for line in said if "of the first rows have no token to predict" in line] == told
 
 
 def test_held_out_masks_do_not_follow_the_phase(data: str):
