@@ -168,7 +168,9 @@ def test_a_text_that_is_held_out_as_a_whole_is_not_called_empty(tmp_path):
     (tmp_path / "a.txt").write_text(text)
     assert is_held_out(text, 0.9)
     made = PrepareOptions(inputs=(str(tmp_path / "a.txt"),), output=tmp_path / "out", vocab_size=90, held_out=0.9)
-    with pytest.raises(UserError, match=r"a\.txt: no text in the corpus, it is empty or all held out; or every word has"):
+    with pytest.raises(
+        UserError, match=r"a\.txt: no text in the corpus, it is empty or all held out; or every word has"
+    ):
         prepare(made)
 
 
