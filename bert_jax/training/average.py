@@ -15,6 +15,9 @@ import optax
 Weight = Callable[[jax.Array, jax.Array], jax.Array]
 """The number of averaged weights, from 1 and with the newest, and the step -> the newest's share in the mean."""
 
+Chosen = tuple[jax.typing.ArrayLike, jax.typing.ArrayLike]
+"""The step (consumed batches, from 0) whose weights are the first to count in a mean, and every how many steps."""
+
 
 class AverageState(NamedTuple):
     """The number of averaged weights (int32 scalar) and their mean (float32, of the shapes of the parameters)."""
@@ -24,7 +27,7 @@ class AverageState(NamedTuple):
 
 
 def average_weights(
-    weight: Weight, *, first: Callable[[dict[str, Any]], jax.typing.ArrayLike] = lambda extra: 0
+    weight: Weight, *, chosen: Callable[[dict[str, Any]], Chosen] = lambda extra: (0, 1)
 ) -> optax.GradientTransformationExtraArgs:
     """Averages the weights that the updates lead to, and changes no update: the last link of a chain.
 
@@ -33,8 +36,8 @@ def average_weights(
 
     Args:
         weight: 1 for the first.
-        first: the extra arguments of `update` -> the step (consumed batches, from 0) whose update is the first to
-            count; before it the mean is the newest weights.
+        chosen: the extra arguments of `update` -> which weights count. Before the first of them the mean is the newest
+            weights.
     """
 
     def init(params: Any) -> AverageState:
@@ -42,8 +45,11 @@ def average_weights(
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, AverageState]:
         step = jnp.asarray(extra["step"])
-        count = jnp.where(step < first(extra), 0, state.count + 1)
+        first, every = chosen(extra)
+        counts = (step - first) % every == 0
+        count = jnp.where(step < first, 0, state.count + counts)
         share = jnp.where(count > 1, weight(jnp.maximum(count, 1), step), 1.0)
+        share = jnp.where(counts | (count == 0), share, 0)
 
         def mean(old: jax.Array, new: jax.Array) -> jax.Array:
             # The difference, not (1 - share) * old: that factor's rounding would shrink the mean at every step.

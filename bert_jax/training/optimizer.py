@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.runtime.remember import remember
-from bert_jax.training.average import average_weights, schedule_free
+from bert_jax.training.average import Chosen, average_weights, schedule_free
 from bert_jax.training.moments import decay_by_tokens, scale_by_moments
 from bert_jax.training.muon import hidden_matrices, scale_by_muon
 from bert_jax.training.optimizer_config import OptimizerConfig, check
@@ -83,7 +83,7 @@ def _average(
         return schedule_free(config.b1, lambda extra: schedule(*schedule_arguments(extra)))
     if (share := config.average_tail) is not None:
         check(bool(batches), "average_tail", share, "none: only pretraining averages weights")
-        return average_weights(lambda n, step: 1 / n, first=partial(_tail_begins, share, config.total_steps, traced))
+        return average_weights(lambda n, step: 1 / n, chosen=partial(_of_tail, share, config.total_steps, traced))
     if (tokens := config.average_half_life) is None:
         return None
     check(bool(batches), "average_half_life", tokens, "none: only pretraining counts tokens")
@@ -96,12 +96,18 @@ def _average(
     return average_weights(weight)
 
 
-def _tail_begins(share: float, total_steps: int, traced: bool, extra: dict[str, Any]) -> jax.typing.ArrayLike:
-    """The step at which the last `share` of a run begins, which may end before `total_steps` (`stop_after`)."""
+_MOST_AVERAGED = 8192  # of more weights the newest's share is so small that float32 would round it away
+
+
+def _of_tail(share: float, total_steps: int, traced: bool, extra: dict[str, Any]) -> Chosen:
+    """The last `share` of a run, which may end before `total_steps` (`stop_after`): its first step, and every how
+    many steps the weights count."""
     if traced or "numbers" not in extra:
-        return total_steps - max(1, round(share * total_steps))
+        tail = max(1, round(share * total_steps))
+        return total_steps - tail, -(-tail // _MOST_AVERAGED)
     ends = extra["numbers"][1]
-    return ends - jnp.maximum(1, jnp.round(share * ends.astype(jnp.float32))).astype(jnp.int32)
+    tail = jnp.maximum(1, jnp.round(share * ends.astype(jnp.float32))).astype(jnp.int32)
+    return ends - tail, -(-tail // _MOST_AVERAGED)
 
 
 def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:

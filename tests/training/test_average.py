@@ -79,6 +79,23 @@ def test_a_tail_is_of_the_steps_that_a_run_has_time_for():
     np.testing.assert_allclose(averaged(state)["w"], np.mean(weights[6:], 0), rtol=1e-5)
 
 
+def test_the_mean_of_many_weights_moves_with_them():
+    """Weights near 1 that drift by 0.01 in 100,000 steps: float32 would round the newest's share of each away."""
+    steps = 100_000
+    config = dataclasses.replace(PLAIN, learning_rate=0.0, weight_decay=0.0, total_steps=steps, average_tail=0.9)
+    tx = make_optimizer(config, batches=[(steps, 50)])
+    noise = 1e-4 * np.random.default_rng(0).normal(size=steps)
+    weights = (1 + 0.01 * np.arange(steps) / steps + noise).astype(np.float32)
+
+    def add(state: Any, now: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        step, weight = now
+        return tx.update({"w": jnp.zeros(1)}, state, {"w": weight[None]}, step=step)[1], None
+
+    state, _ = jax.lax.scan(add, tx.init({"w": jnp.ones(1)}), (jnp.arange(steps), jnp.asarray(weights)))
+    expected = weights[steps // 10 :].astype(np.float64).mean()
+    np.testing.assert_allclose(averaged(state)["w"], expected, rtol=0, atol=1e-4)
+
+
 def test_a_skipped_step_changes_no_average():
     """The first step of the tail is skipped, so that the mean has one weight less."""
     weights, means = weights_and_averages(dataclasses.replace(PLAIN, average_tail=0.5), bad=6)

@@ -182,8 +182,8 @@ def check_same_data(
         facts: what the newest checkpoint records: `PretrainingJob.facts`, and its step.
         allow_change: "data" in it lets the run go on with other data. Another path needs it too, in `settle_config`.
     """
-    theirs = facts.get("config", {}).get("data")
-    if "data" in allow_change or theirs != config.data or facts.get("data_digest", data.digest) == data.digest:
+    other = facts.get("config", {}).get("data") != config.data and not config.text  # made of it in the run directory
+    if "data" in allow_change or other or facts.get("data_digest", data.digest) == data.digest:
         return
     parts = list(data.parts.values()) if isinstance(data, MixedData) else [data]
     sums = zip(facts["data_digest"].split(","), parts, strict=False)

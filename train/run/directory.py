@@ -308,8 +308,10 @@ def refuse_changes(started: str, old: dict, config: Any, allow_change: tuple[str
 def _compared(old: dict, config: Any) -> tuple[dict, list[str]]:
     """A saved config with all fields, and those in which the new one differs that are not free to change."""
     # A field that was added to the code after the run started had its default value then.
-    old = _over(_as_saved(type(config)()), old)
-    free, differing = {*_FREE, "checksum"}, differing_fields(old, _as_saved(config))
+    old, new = _over(_as_saved(type(config)()), old), _as_saved(config)
+    free, differing = {*_FREE, "checksum"}, differing_fields(old, new)
+    if old.get("text") and old["text"] == new["text"]:
+        free.add("data")  # a folder of the run directory, which may have moved
     return old, [name for name in differing if free.isdisjoint({name, name.partition(".")[0]})]
 
 

@@ -92,7 +92,9 @@ class _Training:
                 self._log.advance(self._step)
                 if over or stops:
                     break
-            return self._end()
+            code = self._end()
+            stages.go_on_with("save" if code else "export")  # closing the log takes time too, and is no step
+            return code
 
     def _restore(self, stack: ExitStack) -> None:
         """The state, from a checkpoint or from nothing, and the log, which says what is trained from where."""
@@ -152,11 +154,11 @@ class _Training:
             if new:
                 self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
-                stack.enter_context(self._meter.pause())
+                stack.enter_context(self._meter.pause(recurs=False))
             self._state, metrics = self._job.train_step(self._state, batch)
         self._compiled.add(shapes)
         self._step += 1
-        with self._meter.pause():
+        with self._meter.pause(recurs=False):
             self._profile.end(self._step, self._state)
         done = self._step - self._first_step
         if done & (done - 1) == 0:  # 1, 2, 4, 8, …: what compiling and the first steps left, and seldom later

@@ -179,11 +179,15 @@ class StepDirectory:
     def prune(self, keep: int) -> None:
         """Deletes the steps older than the newest `keep` good ones; deletes nothing if there are fewer good ones.
 
-        Of the good ones that are not extra the newest `keep` stay too. It reads the retained steps, except those that
-        it has read before and whose files have not changed since.
+        Of the good ones that are not extra the newest `keep` stay too. If there is something to delete, it reads the
+        retained steps, except those that it has read before and whose files have not changed since.
         """
         try:
             steps, good, regular = self.steps(), [], []
+            retained = [*steps[-keep:], *[step for step in steps if not self._is_extra(step)][-keep:]]
+            if set(steps) <= set(retained):  # and if some are damaged, even more would stay
+                self._known = set(steps)
+                return
             for step in reversed(steps):
                 problems = [] if self._is_as_verified(step) else self.problems(step)
                 if not problems:

@@ -1,5 +1,6 @@
 """`data=A,B`: shares, temperatures and phases; what does not fit together; a run, its report and its dry run."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -215,7 +216,10 @@ def test_a_resumed_run_compares_its_data_with_what_its_checkpoint_records(data: 
         with pytest.raises(UserError, match=says):
             check_same_data(config, now, changed, ("model",))
     check_same_data(config, now, facts, ("data",))
-    check_same_data(config, now, facts | {"config": {"data": "elsewhere"}}, ())
+    moved = facts | {"config": {"data": "elsewhere"}}
+    check_same_data(config, now, moved, ())
+    with pytest.raises(UserError, match="was prepared anew"):  # made of its text by the run, which has moved
+        check_same_data(dataclasses.replace(config, text=("books/*.txt",)), now, moved, ())
     check_same_data(config, now, {"config": {"data": "data"}, "step": 7}, ())
 
 

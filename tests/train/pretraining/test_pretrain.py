@@ -33,6 +33,7 @@ from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.stages import Stages
 
 
 @pytest.fixture(scope="module")
@@ -176,14 +177,19 @@ def test_a_run_leaves_everything_that_was_promised(straight: Path):
 
 
 @pytest.mark.slow
-def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straight: Path, tmp_path: Path):
-    run = tmp_path / "stopped"
+def test_three_resumes_equal_never_having_stopped(
+    recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, stages = tmp_path / "stopped", []
+    go_on_with = Stages.go_on_with
+    monkeypatch.setattr(Stages, "go_on_with", lambda self, name: stages.append(name) or go_on_with(self, name))
     with traced() as names:
         for stop_at in (2, 7, 9):  # inside the first phase, before its end, inside the second
             with stopped_at(stop_at):
                 assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
         assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
     assert not [name for name in names if "step" in name]  # the programs are those of `straight`
+    assert stages == ["start", "step", "save"] * 3 + ["start", "step", "export"]  # closing counts as no lost steps
     assert_equal_states(run, straight)
     assert [row["mlm_loss"] for row in records(run, "eval")] == [row["mlm_loss"] for row in records(straight, "eval")]
     for kind in ("train", "eval"):

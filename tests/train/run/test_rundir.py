@@ -1,5 +1,6 @@
 """The run directory: one live run at a time, one config for all of it, a log that survives a resume."""
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -106,6 +107,16 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     assert run.saved_config()["seed"] == 7
     run.settle_config(override(changed, {"phases": "((128,256,7000),)"}), ("phases",))  # and their sum, total_steps
     assert run.saved_config()["optimizer"]["total_steps"] == 7000
+
+
+def test_the_data_that_a_run_made_of_its_text_moves_with_it(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    before = PretrainConfig(text=("books/*.txt",), data="runs/old/data")
+    run.settle_config(before, ())
+    run.settle_config(dataclasses.replace(before, data="runs/new/data"), ())
+    for other in ({"text": ("poems/*.txt",)}, {"text": None, "data": "runs/new/data"}):
+        with pytest.raises(UserError, match="was started with another config"):
+            run.settle_config(dataclasses.replace(before, **other), ())
 
 
 def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):

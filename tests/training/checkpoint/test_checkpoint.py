@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import file_digest
 from bert_jax.training.checkpoint import hashing, manifest
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
+from bert_jax.training.checkpoint.step_directory import StepDirectory
 from tests.guide import blocks_of, run_blocks
 
 pytestmark = pytest.mark.eight_devices
@@ -232,6 +233,22 @@ def test_extra_steps_take_no_place_of_others_and_can_be_passed_over(tmp_path):
             newest = checkpoints.restore(abstract(state), extra=False).step
             assert newest == (step if step not in (3, 4) else 2)
             assert checkpoints.restore(abstract(state)).step == step
+
+
+@pytest.mark.slow
+def test_what_need_not_be_deleted_is_not_read(tmp_path, monkeypatch):
+    """As at the first save of a start of a run that keeps all: it would read hundreds of gigabytes."""
+    saved(tmp_path, 1, 2, 3, keep=9)
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        read = []
+        monkeypatch.setattr(StepDirectory, "problems", lambda self, step: read.append(step) or [])
+        checkpoints.save(4, make_state(4), {}, extra=True)  # deletes none: three are no extra ones
+        checkpoints.delete_old()
+        checkpoints.wait()
+        assert not read and checkpoints.steps() == [1, 2, 3, 4]
+        checkpoints.save(5, make_state(5), {})
+        checkpoints.wait()
+        assert read and checkpoints.steps() == [2, 3, 4, 5]
 
 
 def test_an_older_step_stays_while_a_newer_one_is_damaged(tmp_path, caplog):

@@ -5,7 +5,6 @@ With `halving=` the members advance rung by rung, and only the best of a rung go
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import sys
@@ -101,9 +100,12 @@ def _launch_of(launch: Launch, member: Member, argv: list[str], usage: str) -> L
 
 
 def _refuse_equal(members: list[Member], launches: list[Launch]) -> None:
-    for (one, a), (other, b) in itertools.combinations(zip(members, launches, strict=True), 2):
-        if one.name == other.name or to_json(a.config) == to_json(b.config):
-            raise UserError(f"sweep: {one.name} and {other.name} are the same; leave one of the values out")
+    seen: dict[str, str] = {}
+    for member, launch in zip(members, launches, strict=True):
+        for same in (member.name, json.dumps(to_json(launch.config), sort_keys=True)):
+            if same in seen:
+                raise UserError(f"sweep: {seen[same]} and {member.name} are the same; leave one of the values out")
+            seen[same] = member.name
 
 
 class _Sweep:

@@ -88,6 +88,7 @@ class Meter:
         self.step = step
         self.newest: dict[str, np.ndarray] | None = None
         self._compiled = False
+        self._paused, self._paused_since = 0.0, None  # by pauses that recur, after the step of the first of them
         self._clear()
         self._rows = [{name: np.array(value, np.float64) for name, value in row.items()} for row in unlogged]
 
@@ -145,7 +146,8 @@ class Meter:
             if self._peak:
                 speeds["mfu"] = total.flops / seconds / self._peak
             speeds["input_wait"] = total.waited / seconds
-            left = (total_steps - self.step) * seconds / len(self._work)
+            paused = self._paused / max(1, self.step - (self._paused_since or 0))
+            left = (total_steps - self.step) * (seconds / len(self._work) + paused)
             if (spent := self.spent(self.step)) is not None:
                 left = min(left, max(seconds_at_most - spent.seconds, 0.0))
             speeds["eta_seconds"] = left
@@ -178,13 +180,21 @@ class Meter:
         return ({} if spent is None else {"spent": spent._asdict()}) | {"unlogged": rows}
 
     @contextmanager
-    def pause(self) -> Generator[None]:
-        """Leaves the time spent inside it (an evaluation, a save, compiling) out of the speeds."""
+    def pause(self, *, recurs: bool = True) -> Generator[None]:
+        """Leaves the time spent inside it (an evaluation, a save, compiling) out of the speeds.
+
+        The ETA expects more of it if it `recurs`, except for the first one, in which an evaluation compiles.
+        """
         start = time.monotonic()
         try:
             yield
         finally:
-            self._since += time.monotonic() - start
+            took = time.monotonic() - start
+            self._since += took
+            if recurs and self._paused_since is None:
+                self._paused_since = self.step
+            elif recurs:
+                self._paused += took
 
 
 def _json_of(values: np.ndarray) -> Any:

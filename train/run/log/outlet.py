@@ -19,6 +19,7 @@ from bert_jax.files import is_remote, refuse_special
 
 _MOST_KEPT = 100_000  # items that could not be written; beyond these the oldest are dropped
 _LONGEST_PAUSE = 64.0
+_LEAST_PAUSE_ON_BUCKET = 10.0
 
 
 class Outlet:
@@ -26,7 +27,7 @@ class Outlet:
 
     The first failure is said, and the next success. In between, items are kept, and delivery is tried again with a
     later item, after 1, 2, 4 … 64 seconds, and after twenty times as long as the failure took: it costs the run a
-    twentieth of its time at most.
+    twentieth of its time at most. What is delivered at a cost that grows (`wait`) waits as long.
     """
 
     def __init__(self, name: str, deliver: Callable[[deque[Any]], None], say: Callable[[str], None]):
@@ -46,6 +47,10 @@ class Outlet:
                 self._dropped += 1
             if time.monotonic() >= self._next_try:
                 self.flush()
+
+    def wait(self, seconds: float) -> None:
+        """Delivers nothing for so long, unless `flush` is called."""
+        self._next_try = time.monotonic() + seconds
 
     def flush(self) -> None:
         """Tries to deliver what waits, whatever the pause."""
@@ -79,7 +84,8 @@ class Outlet:
 
 
 class GrowingFile:
-    """A file that grows; on a bucket, which cannot append, each addition rewrites it. It never raises OSError.
+    """A file that grows; on a bucket, which cannot append, it is rewritten every ten seconds, or at a twentieth of the
+    time at most, and by `sync` and `close`. It never raises OSError.
 
     It refuses a symbolic link, which may lead to a file of somebody else, and anything that is not a file.
     """
@@ -152,8 +158,10 @@ class GrowingFile:
         data = b"".join(waiting)
         if self._descriptor is None:
             assert self._whole is not None
+            began = time.monotonic()
             self._path.write_bytes(self._whole + data)
             self._whole += data
+            self._outlet.wait(max(_LEAST_PAUSE_ON_BUCKET, 20 * (time.monotonic() - began)))
         else:
             self._write(self._descriptor, data)
         waiting.clear()

@@ -70,6 +70,25 @@ def test_the_time_that_is_left_is_no_more_than_the_run_has(monkeypatch):
     assert found == pytest.approx([(107 - 11) * 2.0, 80 - 50 - 16, 0])
 
 
+def test_the_time_that_is_left_has_the_evaluations_and_saves_to_come(monkeypatch):
+    """A step a second, and every ten steps an evaluation of 10, the first of which compiles for 100 more."""
+    clock = [0.0]
+    monkeypatch.setattr("train.run.log.meter.time.monotonic", lambda: clock[0])
+    meter, found = Meter(BertConfig.preset("tiny"), step=0), {}
+    for step in range(1, 61):
+        with meter.pause(recurs=False):
+            clock[0] += 5.0  # a recording of the profiler, which ends
+        clock[0] += 1.0
+        meter.push({"loss": 1.0, "finite": 1, "skipped_in_a_row": 0}, {"input_ids": np.zeros((2, 8))}, waited=0.0)
+        if step % 10 == 0:
+            meter.flush()
+            found[step] = meter.take(100)[1]["eta_seconds"]
+            with meter.pause():
+                clock[0] += 110.0 if step == 10 else 10.0
+    assert found[20] == pytest.approx(80, rel=0.1)  # nothing recurred yet
+    assert found[60] == pytest.approx(40 + 40 * 40 / 50, rel=0.1)
+
+
 def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
     """As when a run resumes one step before it logs: that line has no speeds, the next one has those of all steps."""
     clock = [0.0]

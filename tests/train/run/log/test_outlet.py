@@ -84,6 +84,30 @@ def test_what_a_full_disk_did_not_take_is_written_later_in_order_and_whole(tmp_p
     assert said[1:] == ["metrics.jsonl works again"]
 
 
+def test_a_file_on_a_bucket_is_written_anew_a_twentieth_of_the_time_at_most(tmp_path, monkeypatch, clock):
+    """Each upload is of the whole file: with one for each row a run of 20,000 rows sends 100 GB."""
+    monkeypatch.setattr(outlet, "is_remote", lambda path: True)
+    path, uploads = epath.Path(tmp_path / "metrics.jsonl"), []
+    write_bytes = type(path).write_bytes
+
+    def upload(self, data: bytes) -> int:
+        clock.now += 2.0 * len(data) / 10_000
+        uploads.append(clock.now)
+        return write_bytes(self, data)
+
+    monkeypatch.setattr(type(path), "write_bytes", upload)
+    file, lines, began = GrowingFile(path, str), [b"a row\n"] * 1_000, clock.now
+    for line in lines:
+        clock.now += 0.5
+        file.add(line)
+    assert 10 < len(uploads) <= (clock.now - began) / 10
+    file.sync()  # as before a checkpoint
+    assert path.read_bytes() == b"".join(lines)
+    file.add(b"last\n")
+    file.close()
+    assert path.read_bytes() == b"".join(lines) + b"last\n"
+
+
 def test_a_place_that_is_down_for_days_is_tried_again_and_again(clock):
     tried = []
 
