@@ -8,10 +8,18 @@ from typing import Any
 from bert_jax.config import is_int, is_number
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
-from bert_jax.data.tasks.tags import TAG_READERS
+from bert_jax.data.tasks.tags import TAG_READERS, WORD_TASKS
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.evaluation import metrics, squad
-from bert_jax.evaluation.score import KINDS, Scores, diagnostic_scores, flags_of, glue_scores, table_scores
+from bert_jax.evaluation.score import (
+    KINDS,
+    Scores,
+    diagnostic_scores,
+    flags_of,
+    glue_scores,
+    table_scores,
+    word_scores,
+)
 from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
 
 
@@ -143,7 +151,8 @@ def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, 
     if task in _MARKS["question"]:
         return lambda gold, found, rows: _answers(task, rows)
     if task in TAG_READERS:
-        return lambda gold, found, rows: tag_scores(gold, found)
+        of_tags = word_scores if task in WORD_TASKS else tag_scores
+        return lambda gold, found, rows: of_tags(gold, found)
     if task in CHOICE_READERS:
         return lambda gold, found, rows: {"accuracy": metrics.accuracy(gold, found)}
     if task == "ax":

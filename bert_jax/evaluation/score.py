@@ -14,7 +14,7 @@ from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, labe
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
-from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll
+from bert_jax.data.tasks.tags import TAG_READERS, WORD_TASKS, read_conll
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.evaluation import metrics, squad
@@ -26,6 +26,8 @@ _ANSWERS = {"squad1": squad.squad1, "korquad": squad.korquad}
 KINDS = ("squad1", "squad2", "korquad", *TAG_READERS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
 
 Scores = dict[str, float]
+Tags = Sequence[Sequence[str]]
+"""A list for each sentence, with a tag for each word."""
 
 
 def score(
@@ -79,7 +81,8 @@ def score(
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
         return squad.squad2(questions, answers, scores, 1.0 if no_answer_threshold is None else no_answer_threshold)
     if kind in TAG_READERS:
-        return _conll(list(TAG_READERS[kind](gold)), gold, predictions)
+        tags = _paired_tags(kind, gold, predictions)
+        return word_scores(*tags) if kind in WORD_TASKS else _conll(*tags)
     if kind in CHOICE_READERS:
         return _choices(kind, gold, predictions)
     if kind in GLUE or kind == "ax":
@@ -117,22 +120,27 @@ def _report_missing(
         logger.warning("%s: %s, the first %s; these %s", predictions, which, quoted(missing[0]), then)
 
 
-def _conll(truth: list[TaggedSentence], gold: Path, predictions: Path) -> Scores:
+def _paired_tags(kind: str, gold: Path, predictions: Path) -> tuple[Tags, Tags]:
+    """The tags of two files with the same words."""
+    truth = list(TAG_READERS[kind](gold))
+    guess = list(TAG_READERS[kind](predictions) if kind in WORD_TASKS else read_conll(predictions))
+    if len(truth) != len(guess):
+        raise UserError(f"{predictions}: has {len(guess)} sentences; expected {len(truth)}, as in {gold}")
+    for right, said in zip(truth, guess, strict=True):
+        if right.words != said.words:
+            raise UserError(f"{predictions}, line {said.line}: its words differ from {gold}, line {right.line}")
+    return [sentence.tags or () for sentence in truth], [sentence.tags or () for sentence in guess]
+
+
+def _conll(gold: Tags, found: Tags) -> Scores:
     """The numbers that conlleval prints, in percent except for counts.
 
     https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt: accuracy (of tags), precision, recall, FB1,
     phrases (gold entities), found (predicted entities), correct; then for each type TYPE_precision, TYPE_recall,
     TYPE_FB1 and TYPE_found. -DOCSTART- lines are not counted. See `metrics.entities` for what counts as an entity.
     """
-    guess = list(read_conll(predictions))
-    if len(truth) != len(guess):
-        raise UserError(f"{predictions}: has {len(guess)} sentences; expected {len(truth)}, as in {gold}")
-    for right, said in zip(truth, guess, strict=True):
-        if right.words != said.words:
-            raise UserError(f"{predictions}, line {said.line}: its words differ from {gold}, line {right.line}")
-    ours, theirs = [s.tags or () for s in truth], [s.tags or () for s in guess]
-    flat = [[tag for tags in side for tag in tags] for side in (ours, theirs)]
-    (_, overall), *types = metrics.entity_scores(ours, theirs).items()
+    flat = [[tag for tags in side for tag in tags] for side in (gold, found)]
+    (_, overall), *types = metrics.entity_scores(gold, found).items()
     result = {"accuracy": 100 * metrics.accuracy(*flat), **_conlleval(overall)}
     result |= {"phrases": overall.phrases, "found": overall.found, "correct": overall.correct}
     for type_, own in types:
@@ -254,6 +262,19 @@ def _paired(
         what = f"has no prediction for id {lacking[0]}" if lacking else f"has id {more[0]}, which {gold} does not have"
         raise UserError(f"{predictions}: {what} ({len(guess)} predictions for {len(truth)} examples)")
     return list(truth.values()), [read(id, *guess[id]) for id in truth]
+
+
+def word_scores(gold: Tags, found: Tags) -> Scores:
+    """Scores of predicted labels of words against gold labels, as fractions: accuracy, and macro_f1 as in
+    `table_scores`, over all words.
+
+    Raises:
+        ValueError: the numbers of sentences differ, or those of labels in a sentence; UserError: there are no words.
+    """
+    pairs = [pair for sides in zip(gold, found, strict=True) for pair in zip(*sides, strict=True)]
+    ids = {label: id for id, label in enumerate({label for pair in pairs for label in pair})}
+    labels, predictions = ([ids[pair[side]] for pair in pairs] for side in (0, 1))
+    return {"accuracy": metrics.accuracy(labels, predictions), "macro_f1": metrics.f1(labels, predictions, "macro")}
 
 
 def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:

@@ -428,7 +428,7 @@ def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, c
         (
             "classify",
             {"gold": ["O"], "label": ["O"], "words": ["a"]},
-            "has 'words', as runs of conll, tag, wnut17, klue-ner, naver-ner",
+            "has 'words', as runs of conll, tag, pos, wnut17, klue-ner, naver-ner",
         ),
         (
             "tag",

@@ -430,6 +430,7 @@ def _read_table(path: Path) -> None:
 
 _TAGGED = {
     "conll.conll": _CONLL,
+    "pos.conllu": "# newdoc\n1-2\tab{0}\n1\ta\t_\tADP{1}\n2\tb\t_\tX{1}\n".format("\t_" * 8, "\t_" * 6),
     "klue-ner.tsv": "## klue\t이것\n이\tB-PS\n것\tI-PS\n \tO\n\n나\tO\n",
     "naver-ner.tsv": "나는 서울 에\tO LOC-B -\n너는 간다\t- O\n",
 }  # fmt: skip
@@ -440,8 +441,8 @@ def _read_tags(path: Path) -> None:
     from bert_jax.evaluation.score import score
 
     consume(TAG_READERS[path.stem](path))
-    if path.stem == "conll":
-        score("conll", path, path)
+    if path.stem in ("conll", "pos"):
+        score(path.stem, path, path)
 
 
 _PREDICTIONS = {

@@ -151,6 +151,6 @@ def change_of(name: str) -> Callable[[bytes, random.Random], bytes]:
         return of_json_lines
     if name.endswith(".json"):
         return of_json
-    if name.endswith((".txt", ".tsv", ".csv", ".md", ".conll", ".py")):
+    if name.endswith((".txt", ".tsv", ".csv", ".md", ".conll", ".conllu", ".py")):
         return of_text
     return of_bytes

@@ -64,16 +64,34 @@ def find_tags(sentences: Sequence[TaggedSentence], source: str = "training data"
     Raises:
         UserError: a sentence without tags, with its line; or no entity at all.
     """
-    found: set[str] = set()
-    for sentence in sentences:
-        if sentence.tags is None:
-            raise UserError(f"{source}, line {sentence.line}: has no tags, but training needs them")
-        found.update(sentence.tags)
+    found = _distinct(sentences, source)
     parts = [tag.partition("-") for tag in found if tag != "O"]
     if not parts:
         raise UserError(f"{source}: no tag but O in {len(sentences)} sentences, so there is nothing to learn")
     prefixes, types = sorted({prefix for prefix, _, _ in parts}), sorted({type_ for _, _, type_ in parts})
     return ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in prefixes))
+
+
+def find_word_labels(sentences: Sequence[TaggedSentence], source: str = "training data") -> tuple[str, ...]:
+    """The labels of single words that a model learns, by id: those that occur, sorted. Arguments as `find_tags`.
+
+    Raises:
+        UserError: a sentence without tags, with its line; or fewer than two different ones.
+    """
+    found = sorted(_distinct(sentences, source))
+    if len(found) < 2:
+        only = f"only {quoted(found[0])}" if found else "none"
+        raise UserError(f"{source}: {len(sentences):,} sentences and {only} as a tag; expected at least two tags")
+    return tuple(found)
+
+
+def _distinct(sentences: Sequence[TaggedSentence], source: str) -> set[str]:
+    found: set[str] = set()
+    for sentence in sentences:
+        if sentence.tags is None:
+            raise UserError(f"{source}, line {sentence.line}: has no tags, but training needs them")
+        found.update(sentence.tags)
+    return found
 
 
 def encode_tagged(
@@ -96,7 +114,7 @@ def encode_tagged(
     Args:
         tokenizer: the model's.
         sentences: with or without tags.
-        tags: all tags by id, as `find_tags` returns them; None: no labels.
+        tags: all tags by id, as `find_tags` or `find_word_labels` returns them; None: no labels.
         max_length: tokens per row, special tokens included.
         stride: tokens from the beginning of one window of a sentence to that of the next, at most a window. None: half
             a window, so that a token has a quarter of a window on either side in one of them, if the sentence does.

@@ -1,4 +1,4 @@
-"""Tagged sentences: CoNLL's columns, KLUE-NER and NAVER-NER, and the reader of each task."""
+"""Tagged sentences: CoNLL's columns, CoNLL-U, KLUE-NER and NAVER-NER, and the reader of each task."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +10,10 @@ from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 
 DOCUMENT_START = "-DOCSTART-"
 _PREFIXES = re.compile(r"[BIES]-.+|O")
+_COLUMNS_OF_CONLLU = 10
+_NO_UPOS = ("", "_")
+_ID = re.compile(r"[0-9]+(?:[-.][0-9]+)?")
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
 class TaggedSentence(NamedTuple):
@@ -21,17 +25,134 @@ class TaggedSentence(NamedTuple):
     line: int
 
 
-def read_conll(path: Path, *, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
+def checked_tag(tag: str, where: str) -> str:
+    """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
+    if not is_entity_tag(tag):
+        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
+    return tag
+
+
+def is_entity_tag(tag: str) -> bool:
+    """Whether a tag is O, or B-, I-, E- or S- and a type."""
+    return _PREFIXES.fullmatch(tag) is not None
+
+
+def checked_label(label: str, where: str) -> str:
+    """The label of a word; UserError, beginning with `where`, if it has a blank in it."""
+    if len(label.split()) != 1:
+        raise UserError(f"{where}: the tag is {quoted(label)}; expected one without blanks")
+    return label
+
+
+def read_conll(
+    path: Path, *, tag: int | None = -1, check: Callable[[str, str], str] = checked_tag, wrong: Wrong = refuse
+) -> Iterator[TaggedSentence]:
     """The sentences of a file whose columns are separated by tabs, or by spaces if a line has no tab.
 
     Args:
         path: the file.
         tag: its column, whose number is -1 for the last; None: only words are read, which the first column has.
+        check: called with each tag and its place; returns the tag, or raises UserError.
         wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
-        UserError: a line with one column or without a word, or a tag that is neither O nor B-, I-, E- or S- with a
-            type.
+        UserError: a line with one column or without a word, or a tag that `check` refuses.
+    """
+
+    def word_of(line: str, where: str) -> tuple[str, str | None]:
+        cells = _columns(line)
+        if len(cells) < 2 and tag is not None:
+            raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
+        if not cells[0]:
+            raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
+        if tag is None:
+            return cells[0], None
+        found = cells[tag]
+        if found != found.rstrip() or not found:
+            raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
+        return cells[0], check(found, where)
+
+    return _sentences(path, lambda line: _columns(line)[0] == DOCUMENT_START, word_of, wrong)
+
+
+def read_conllu(path: Path, *, tagged: bool = True, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
+    """The sentences of a CoNLL-U file (https://universaldependencies.org/format.html): each FORM with its UPOS.
+
+    The lines of multiword tokens (1-2) and of empty nodes (8.1) are skipped: the words of the sentence are those with
+    a number. A document begins at "# newdoc".
+
+    Args:
+        path: the file.
+        tagged: False: read words without tags.
+        wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
+
+    Raises:
+        UserError: a line without ten columns, an invalid ID, a word that is empty or, if `tagged`, has no UPOS.
+    """
+
+    def word_of(line: str, where: str) -> tuple[str, str | None] | None:
+        if line.startswith("#"):
+            return None
+        cells = line.split("\t")
+        if len(cells) != _COLUMNS_OF_CONLLU:
+            raise UserError(f"{where}: found {len(cells)} columns; expected the ten of CoNLL-U with tabs between")
+        id, form, _, upos, *_ = cells
+        if not _ID.fullmatch(id):
+            raise UserError(f"{where}: found the ID {quoted(id)}; expected a number, a range as in 1-2, or 8.1")
+        if not id.isdecimal():
+            return None
+        if not form:
+            raise UserError(f"{where}: found no word; expected one in the second column")
+        if not tagged:
+            return form, None
+        if upos in _NO_UPOS:
+            raise UserError(f"{where}: found {quoted(upos)} as the UPOS of {quoted(form)}; expected a tag of each word")
+        return form, checked_label(upos, where)
+
+    return _sentences(path, lambda line: _NEW_DOCUMENT.match(line) is not None, word_of, wrong)
+
+
+def is_conllu(path: Path) -> bool:
+    """Whether the first line of a file that is neither empty nor a comment has CoNLL-U's ten columns and an ID."""
+    lines = (line.removesuffix("\r") for _, line in read_lines(path, wrong=lambda _: None))
+    id, *others = next((line for line in lines if line.strip() and not line.startswith("#")), "").split("\t")
+    return len(others) == _COLUMNS_OF_CONLLU - 1 and _ID.fullmatch(id) is not None
+
+
+def has_upos(path: Path) -> bool:
+    """Whether any word of a CoNLL-U file has a UPOS."""
+    rows = (line.split("\t") for _, line in read_lines(path))
+    return any(len(cells) == _COLUMNS_OF_CONLLU and cells[0].isdecimal() and cells[3] not in _NO_UPOS for cells in rows)
+
+
+def read_pos(path: Path, *, tagged: bool = True, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
+    """The sentences of a file in which each word has a label by itself: CoNLL-U, or the columns of `read_conll`.
+
+    Arguments and errors are those of `read_conllu` and `read_conll`; a label is anything without blanks.
+    """
+    if is_conllu(path):
+        return read_conllu(path, tagged=tagged, wrong=wrong)
+    return read_conll(path, tag=-1 if tagged else None, check=checked_label, wrong=wrong)
+
+
+def _columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split(" ")
+
+
+def _sentences(
+    path: Path,
+    starts_document: Callable[[str], bool],
+    word_of: Callable[[str, str], tuple[str, str | None] | None],
+    wrong: Wrong,
+) -> Iterator[TaggedSentence]:
+    """The sentences of a file with a word per line.
+
+    Args:
+        path: the file.
+        starts_document: whether a line begins a document, and has no word.
+        word_of: called with a line and its place; returns its word and tag (None: the file has none), or None if the
+            line has no word.
+        wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -45,28 +166,24 @@ def read_conll(path: Path, *, tag: int | None = -1, wrong: Wrong = refuse) -> It
             continue
         number, text = row
         line = text.removesuffix("\r")
-        cells = line.split("\t") if "\t" in line else line.split(" ")
-        if not line.strip() or cells[0] == DOCUMENT_START:
+        starts = starts_document(line)
+        if starts or not line.strip():
             if words and not unread:
-                yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
+                yield TaggedSentence(tuple(words), tuple(tags) if tags else None, document, first)
             words, tags, unread = [], [], False
-            document += cells[0] == DOCUMENT_START
+            document += starts
             continue
-        where = f"{path}, line {number}"
-        if len(cells) < 2 and tag is not None:
-            raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
+        found = word_of(line, f"{path}, line {number}")
+        if found is None:
+            continue
+        word, tag = found
         if not words:
             first = number
-        if not cells[0]:
-            raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
-        words.append(cells[0])
+        words.append(word)
         if tag is not None:
-            found = cells[tag]
-            if found != found.rstrip() or not found:
-                raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
-            tags.append(checked_tag(found, where))
+            tags.append(tag)
     if words and not unread:
-        yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
+        yield TaggedSentence(tuple(words), tuple(tags) if tags else None, document, first)
 
 
 def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
@@ -108,13 +225,6 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
         raise UserError(f"{path}: a word is not valid Unicode ({error.reason}), so nothing was written") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-
-def checked_tag(tag: str, where: str) -> str:
-    """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
-    if not _PREFIXES.fullmatch(tag):
-        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
-    return tag
 
 
 def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
@@ -178,11 +288,15 @@ def read_naver_ner(path: Path) -> Iterator[TaggedSentence]:
 TAG_READERS: dict[str, Callable[[Path], Iterator[TaggedSentence]]] = {
     "conll": read_conll,
     "tag": read_conll,
+    "pos": read_pos,
     "wnut17": read_conll,
     "klue-ner": read_klue_ner,
     "naver-ner": read_naver_ner,
 }
 """A task of fine-tuning, or "conll" for files of other programs -> the reader of its files."""
+
+WORD_TASKS = ("pos",)
+"""Tasks that give each word a label by itself; the tags of the others are parts of entities."""
 
 SPLIT_OF_TASK = {"klue-ner": "characters", "naver-ner": "spaces"}
 """A task -> how a text is split into what its files tag: a key of `SPLITS`; "words" for a task that is not here."""

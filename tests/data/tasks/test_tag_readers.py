@@ -1,4 +1,4 @@
-"""Formats of tagged sentences: KLUE-NER, NAVER-NER, and CoNLL's as we write it."""
+"""Formats of tagged sentences: KLUE-NER, NAVER-NER, CoNLL-U, labels of words, and CoNLL's as we write it."""
 
 import gzip
 import re
@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from bert_jax.data.tasks.tagging import find_tags
-from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, read_klue_ner, read_naver_ner, write_conll
+from bert_jax.data.tasks.tags import (
+    TAG_READERS,
+    TaggedSentence,
+    has_upos,
+    is_conllu,
+    read_conll,
+    read_klue_ner,
+    read_naver_ner,
+    read_pos,
+    write_conll,
+)
 from bert_jax.errors import UserError
 from bert_jax.evaluation.metrics import entities
 from bert_jax.evaluation.score import score
@@ -35,6 +45,67 @@ def test_naver(tmp_path):
     ]
 
 
+def conllu(*words: str) -> str:
+    """Lines "ID FORM UPOS" with CoNLL-U's other columns; comments and empty lines as they are."""
+    cells = (word if word.startswith("#") or not word else word.split("|") for word in words)
+    lines = (
+        line if isinstance(line, str) else f"{line[0]}\t{line[1]}\tlemma\t{line[2]}\tNN\t_\t0\troot\t_\t_"
+        for line in cells
+    )
+    return "\n".join(lines) + "\n"
+
+
+# The example of https://universaldependencies.org/format.html, "Words, Tokens and Empty Nodes", and a Vietnamese word.
+UNIVERSAL = conllu(
+    "# newdoc id = a", "# newpar", "# text = vámonos al mar", "1-2|vámonos|_", "1|vamos|VERB", "2|nos|PRON",
+    "3-4|al|_", "3|a|ADP", "4|el|DET", "5|mar|NOUN", "", "# text = Sue likes coffee and Bill tea", "1|Sue|PROPN",
+    "1.1|likes|VERB", "2|#|SYM", "", "#newdoc", "1|Việt Nam|PROPN",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_universal_dependencies(tmp_path, end: str):
+    path = write(tmp_path / "a.conllu", UNIVERSAL.replace("\n", end))
+    expected = [
+        (("vamos", "nos", "a", "el", "mar"), ("VERB", "PRON", "ADP", "DET", "NOUN"), 1, 5),
+        (("Sue", "#"), ("PROPN", "SYM"), 1, 13),
+        (("Việt Nam",), ("PROPN",), 2, 18),
+    ]
+    assert is_conllu(path) and has_upos(path)
+    assert list(read_pos(path)) == expected
+    assert list(read_pos(path, tagged=False)) == [(words, None, *place) for words, _, *place in expected]
+
+
+def test_columns_of_words_and_labels(tmp_path):
+    """A "#" is a word; H could be a residue's label, and I-think is a label like any other."""
+    text = "#\tSYM\r\n-DOCSTART-\n\n1\tNUM\nNew York\tI-think\n\nM _ H\n"
+    path = write(tmp_path / "a.txt", text)
+    assert not is_conllu(path)
+    expected = [
+        (("#",), ("SYM",), 0, 1), (("1", "New York"), ("NUM", "I-think"), 1, 4), (("M",), ("H",), 1, 7),
+    ]  # fmt: skip
+    assert list(read_pos(path)) == expected
+    assert list(read_pos(path, tagged=False)) == [(words, None, *place) for words, _, *place in expected]
+    assert not is_conllu(write(path, "1\tword\tNOUN\n")) and not is_conllu(write(path, "# only\n\n"))
+
+
+def test_words_without_parts_of_speech_are_read_if_they_are_only_predicted(tmp_path):
+    path = write(tmp_path / "a.conllu", conllu("# newdoc", "1-2|x|_", "1|vamos|_", "2|nos|_"))
+    assert not has_upos(path)
+    assert list(read_pos(path, tagged=False)) == [(("vamos", "nos"), None, 1, 3)]
+    with pytest.raises(UserError) as error:
+        list(read_pos(path))
+    assert str(error.value) == f"{path}, line 3: found '_' as the UPOS of 'vamos'; expected a tag of each word"
+
+
+def test_a_sentence_that_is_not_utf_8_is_skipped(tmp_path):
+    path = tmp_path / "a.conllu"
+    path.write_bytes(UNIVERSAL.replace("Sue\t", "S\udcff\t").encode("utf-8", "surrogateescape"))
+    errors: list[UserError] = []
+    assert [sentence.line for sentence in read_pos(path, wrong=errors.append)] == [5, 18]
+    assert len(errors) == 1 and "line 13: byte 0xff" in str(errors[0])
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
@@ -48,6 +119,13 @@ def test_naver(tmp_path):
         ("naver-ner", "가\tB-PER\n", "line 1: the tag is 'B-PER'; expected O, -, or a type and -B or -I"),
         ("naver-ner", "가\t-B\n", "line 1: the tag is '-B'"),
         ("conll", "가\tPS\n", "line 1: the tag is 'PS'"),
+        ("pos", "a\tNO UN\n", "line 1: the tag is 'NO UN'; expected one without blanks"),
+        ("pos", "a\tNOUN\nb\n", "line 2: 'b' has one column; expected a word, a tab or space, and its tag"),
+        ("pos", conllu("1|a|X") + "2\tb\n", "line 2: found 2 columns; expected the ten of CoNLL-U"),
+        ("pos", conllu("1|a|X", "2:|b|X"), "line 2: found the ID '2:'; expected a number, a range as in 1-2, or 8.1"),
+        ("pos", conllu("1|a|X", "2||X"), "line 2: found no word; expected one in the second column"),
+        ("pos", conllu("1|a|X", "2|b|"), "line 2: found '' as the UPOS of 'b'; expected a tag of each word"),
+        ("pos", conllu("1|a|X Y"), "line 1: the tag is 'X Y'; expected one without blanks"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, kind, text, message):

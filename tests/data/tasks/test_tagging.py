@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tasks.length_batches import BatchPlan
-from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
+from bert_jax.data.tasks.tagging import encode_tagged, find_tags, find_word_labels, tags_of
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -205,6 +205,15 @@ def test_what_cannot_be_learnt_is_one_line(tokenizer):
         encode_tagged(tokenizer, strange, None, max_length=8, stride=0)
     with pytest.raises(UserError, match="lone surrogate"):
         encode_tagged(tokenizer, [sentence("a \ud800")], None, max_length=8)
+
+
+def test_labels_of_words_are_those_that_occur():
+    sentences = [sentence("a b c", "VERB B-X NOUN"), sentence("a", "NOUN")]
+    assert find_word_labels(sentences) == ("B-X", "NOUN", "VERB")
+    with pytest.raises(UserError, match=r"^t.conllu: 2 sentences and only 'X' as a tag; expected at least two tags"):
+        find_word_labels([sentence("a b", "X X"), sentence("a", "X")], "t.conllu")
+    with pytest.raises(UserError, match=r"^t.conllu, line 7: has no tags"):
+        find_word_labels([sentence("a", "X"), sentence("a", None, line=7)], "t.conllu")
 
 
 def test_predictions_that_do_not_fit_are_one_line(tokenizer):
