@@ -21,7 +21,8 @@ class FinetuneConfig(ShownConfig):
     `optimizer.total_steps` and `warmup_steps` are computed from `epochs`, `batch`, `warmup` and the size of the data;
     `model` is the source's. The run evaluates and saves once per epoch unless eval_every and save_every give steps.
 
-    task                 "classify" (your own table), "tag", or a published task (python -m train.finetune --help)
+    task                 "classify" (your own table), "tag" (entities), "pos" (a label for each word, such as parts of
+                         speech), or a published task (python -m train.finetune --help)
     data                 a folder with the task's files, under their published names or as train, dev and test
     train, dev, test     files to use in place of those of data=; dev may be a share of train ("0.1"), the same share of
                          each class
@@ -35,7 +36,7 @@ class FinetuneConfig(ShownConfig):
                          for question answering, half a window for tags
     max_question_length  question answering: tokens of a question
     max_answer_length    question answering: tokens of the longest answer that is predicted
-    document_context     task=tag: fill rows with the neighbouring sentences (section 5.3)
+    document_context     task=tag, pos: fill rows with the neighbouring sentences (section 5.3)
     epochs               passes over the training examples
     batch                examples per step
     eval_batch           examples per batch of an evaluation

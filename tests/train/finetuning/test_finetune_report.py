@@ -157,6 +157,33 @@ def test_tags(tmp_path: Path):
     assert second.count("<small>PER</small>") == 2 and second.count("<small>LOC</small>") == 3
 
 
+def test_labels_of_words(tmp_path: Path):
+    """Only wrong words are marked, and neighbours of one label are two."""
+    text = "ann\tNOUN\nmet\tVERB\nbob\tNOUN\n\nin\tX\nrome\tNOUN\n\nparis\tNOUN\nand\tX\nrome\tNOUN\n\n"
+    (tmp_path / "words.txt").write_text(text)
+    said = [["NOUN", "VERB", "X"], ["X", "NOUN"], ["X", "X", "VERB"]]
+
+    def outputs(split: Split) -> dict[str, np.ndarray]:
+        found = np.zeros((3, 16, 3), np.float32)
+        for row, labels in enumerate(said):
+            found[row, 1 : len(labels) + 1] = np.eye(3)[[("NOUN", "VERB", "X").index(label) for label in labels]]
+        return {"logits": found}
+
+    folder = report(tmp_path, outputs, task="pos", train=tmp_path / "words.txt", dev=tmp_path / "words.txt")
+    page = (folder / "report.md").read_text()
+    assert scores(folder) == {"accuracy": 5 / 8, "macro_f1": pytest.approx((4 / 7 + 2 / 3 + 4 / 6) / 3)}
+    assert "The baseline of each score: always 'NOUN', the most frequent tag of train." in page
+    assert [row[::2] for row in cells(page, "score")] == [["accuracy", "0.6250"], ["macro_f1", f"{2 * 5 / 13 / 3:.4f}"]]
+    assert [(one["line"], one["label"], one["prediction"], one["loss"]) for one in mistakes(folder)] == [
+        (8, "paris/NOUN; rome/NOUN", "paris/X; rome/VERB", 2),
+        (1, "bob/NOUN", "bob/X", 1),
+    ]
+    first, second = (folder / "dev-spans.html").read_text().split("<section>")[1:]
+    assert parts(first, "label") == parts(first, "prediction") == ("ann met bob", ["bob"])
+    assert parts(second, "label") == ("paris and rome", ["paris", "rome"])
+    assert second.count("<small>NOUN</small>") == 2 and second.count("<small>VERB</small>") == 1
+
+
 def test_answers(tmp_path: Path):
     """[CLS] who [SEP] ann met bob ...: the first word of the passage is the fourth token."""
     context = "ann met bob in paris"

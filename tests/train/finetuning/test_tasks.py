@@ -400,6 +400,8 @@ UNLABELLED = {
     "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", ".csv: has no column 'label'"),
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
+    "pos": ("conllu", "1\tann\t_\tX{0}\n2\tmet\t_\tY{0}\n".format("\t_" * 6), "1\tann{0}\n2\tmet{0}\n".format("\t_" * 8),
+            "line 1: found '_' as the UPOS of 'ann'; expected a tag"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
     "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer or is_impossible"),
     "arc": ("jsonl", f'{CHOICES}, "answerKey": "B"}}', f"{CHOICES}}}", SAID),
@@ -532,3 +534,27 @@ def test_a_test_file_of_tags_may_begin_with_a_bare_docstart_line(tmp_path):
         test.write_text(f"-DOCSTART-\n\n{text}")
         found = opened(task="tag", train=train, dev=train, test=test)
         assert [split.labelled for split in found.tests] == [labelled]
+
+
+def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
+    entities, words = tmp_path / "entities.txt", tmp_path / "words.txt"
+    entities.write_text("ann\tB-PER\nmet\tO\n")
+    words.write_text("ann\tH\nmet\tO\nbob\tB-X\n")
+    with pytest.raises(UserError) as error:
+        opened(task="tag", train=words, dev=words)
+    says = "words.txt, line 1: the tag is 'H'; expected O, or B-, I-, E- or S- and a type"
+    assert str(error.value).endswith(f"{says}; for labels of single words (parts of speech) say task=pos")
+    assert opened(task="pos", train=words, dev=words).labels == ("B-X", "H", "O") and not caplog.messages
+    assert opened(task="pos", train=entities, dev=entities).labels == ("B-PER", "O")
+    assert caplog.messages == [
+        f"{entities}: all tags are O, or B-, I-, E- or S- and a type; task=tag scores whole entities"
+    ]
+
+
+def test_a_test_file_of_words_that_are_partly_labelled_is_one_line(tmp_path):
+    line, rest = "{}\t{}\t_\t{}", "\t_" * 6 + "\n"
+    train, test = tmp_path / "train.conllu", tmp_path / "test.conllu"
+    train.write_text((line + rest).format(1, "ann", "X") + (line + rest).format(2, "met", "Y"))
+    test.write_text((line + rest).format(1, "ann", "_") + (line + rest).format(2, "met", "Y"))
+    with pytest.raises(UserError, match=r"test.conllu, line 1: found '_' as the UPOS of 'ann'; expected a tag of each"):
+        opened(task="pos", train=train, dev=train, test=test)

@@ -21,7 +21,7 @@ from train.finetuning.recipe import FinetuneConfig
 Outputs = Mapping[str, np.ndarray]
 Scores = dict[str, float]
 
-SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".txt", ".conll", "")
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".txt", ".conll", ".conllu", "")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
+from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.finetuning.recipe import FinetuneConfig
@@ -12,7 +13,7 @@ from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, AnswerTas
 from train.finetuning.tasks.choose import ChoiceTask
 from train.finetuning.tasks.classify import ClassifyTask, Layout, glue_layout, table_layout
 from train.finetuning.tasks.data import FileNames, TaskData
-from train.finetuning.tasks.tag import TagTask
+from train.finetuning.tasks.tag import TagLayout, TagTask, entity_layout, read_tagged, word_layout
 
 Task = Callable[[FinetuneConfig, Tokenizer], TaskData]
 
@@ -26,8 +27,8 @@ def _own_table(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
     return ClassifyTask(config, tokenizer, table_layout(columns, FileNames()))
 
 
-def _tag(names: FileNames) -> Task:
-    return lambda config, tokenizer: TagTask(config, tokenizer, names)
+def _tag(layout: TagLayout) -> Task:
+    return lambda config, tokenizer: TagTask(config, tokenizer, layout)
 
 
 def _choose(form: str) -> Task:
@@ -81,10 +82,16 @@ TASKS: dict[str, Task] = {
             empty_texts=True,
         )
     ),
-    "tag": _tag(FileNames()),
-    "wnut17": _tag(FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),))),
-    "klue-ner": _tag(FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ())),
-    "naver-ner": _tag(FileNames()),
+    "tag": _tag(entity_layout(FileNames(), read_tagged)),
+    "pos": _tag(word_layout(FileNames())),
+    "wnut17": _tag(
+        entity_layout(
+            FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),)),
+            read_conll,
+        )
+    ),
+    "klue-ner": _tag(entity_layout(FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ()), read_klue_ner)),
+    "naver-ner": _tag(entity_layout(FileNames(), read_naver_ner)),
     **{name: _choose(name) for name in CHOICE_READERS},
     "squad1": _answer(1, SQUAD),
     "squad2": _answer(2, SQUAD),

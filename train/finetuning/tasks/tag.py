@@ -1,19 +1,31 @@
-"""Token classification: names of people, places and the like, in sentences with a tag for each word."""
+"""Token classification: entities such as names of people, or a label of each word such as its part of speech."""
 
-from collections.abc import Hashable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
-from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, write_conll
+from bert_jax.data.tasks.tagging import encode_tagged, find_tags, find_word_labels, tags_of
+from bert_jax.data.tasks.tags import (
+    TaggedSentence,
+    checked_tag,
+    has_upos,
+    is_conllu,
+    is_entity_tag,
+    read_conll,
+    read_pos,
+    write_conll,
+)
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.evaluation.metrics import entities
+from bert_jax.evaluation.metrics import Entity, entities
 from bert_jax.evaluation.predictions import tag_scores
+from bert_jax.evaluation.score import word_scores
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.classify import class_weights
@@ -30,6 +42,35 @@ from train.finetuning.tasks.data import (
     with_held_out,
 )
 
+logger = logging.getLogger(__name__)
+
+Read = Callable[[Path], Iterable[TaggedSentence]]
+
+
+class TagLayout(NamedTuple):
+    """How to read a task's files, and what their tags are: parts of entities, or labels of single words.
+
+    Attributes:
+        files: their names.
+        read, read_test: read a file with tags, and a test file.
+        labels: returns the tags by id; arguments: the training sentences, and their file for messages.
+        group: a sentence's class; dev=SHARE holds out the same share of each.
+        score: scores predicted tags; arguments: gold and predicted tags, a list per sentence each.
+        totals: its scores over all tags; the first selects the best model.
+        marks: what a report marks in a sentence; arguments: the tags to mark, and those on the other side.
+        mark: how it is written, with {type} and {words}.
+    """
+
+    files: FileNames
+    read: Read
+    read_test: Read
+    labels: Callable[[Sequence[TaggedSentence], str], tuple[str, ...]]
+    group: Callable[[TaggedSentence], object]
+    score: Callable[[Sequence[Any], Sequence[Any]], Scores]
+    totals: tuple[str, ...]
+    marks: Callable[[Sequence[str], Sequence[str]], list[Entity]]
+    mark: str
+
 
 class TagTask:
     """A `TaskData`: predict a tag for each word."""
@@ -37,28 +78,23 @@ class TagTask:
     head = "token-classification"
     problem_type = None
 
-    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, names: FileNames):
-        files = task_files(config, names)
-        self._config, self._tokenizer, self._read = config, tokenizer, TAG_READERS[config.task]
-        sentences = self._some(files.train)
-        self.labels = find_tags(sentences, str(files.train))
-        train, held = with_held_out(config, sentences, _has_entity)
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: TagLayout):
+        files = task_files(config, layout.files)
+        self._config, self._tokenizer, self._layout = config, tokenizer, layout
+        read, read_test = partial(_sentences_of, layout.read), partial(_sentences_of, layout.read_test)
+        sentences = read(files.train)
+        self.labels = layout.labels(sentences, str(files.train))
+        train, held = with_held_out(config, sentences, layout.group)
         self.train = self._split("train", files.train, train).encoded
         self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
-        self.evaluations, self.tests = read_splits(files, held, self._some, self._some_to_predict, self._split)
+        self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
         gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
-        self.metric = checked_metric(config.metric or "f1", tag_scores(gold, gold), config.task)
+        self.metric = checked_metric(config.metric or layout.totals[0], layout.score(gold, gold), config.task)
         labels = self.train.tokens["labels"]
         self._most = self.labels[np.bincount(labels[labels >= 0]).argmax()]
         self.baseline = f"always {self._most!r}, the most frequent tag of train"
-
-    def _some(self, path: Path) -> list[TaggedSentence]:
-        return _checked(path, self._read(path))
-
-    def _some_to_predict(self, path: Path) -> list[TaggedSentence]:
-        return _checked(path, read_conll(path, tag=None) if _has_one_column(path) else self._read(path))
 
     def _split(self, name: str, path: Path, sentences: list[TaggedSentence]) -> Split:
         tagged = encode_tagged(
@@ -73,13 +109,13 @@ class TagTask:
         return Split(name, path, sentences, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        """conlleval's scores in percent, over all entities and for each type; and the share of right tags."""
-        return tag_scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
+        """`tag_scores` of entities, `word_scores` of the labels of words."""
+        return self._layout.score([sentence.tags for sentence in split.examples], self._tags(split, outputs))
 
     def baseline_scores(self, split: Split) -> Scores:
         gold = [sentence.tags for sentence in split.examples]
-        found = tag_scores(gold, [[self._most] * len(tags) for tags in gold])
-        return {name: found[name] for name in ("f1", "precision", "recall", "tag_accuracy")}
+        found = self._layout.score(gold, [[self._most] * len(tags) for tags in gold])
+        return {name: found[name] for name in self._layout.totals}
 
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
         ids, lengths = outputs["logits"].argmax(axis=-1), split.encoded.row_lengths
@@ -114,9 +150,10 @@ class TagTask:
     def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
         found = []
         for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
-            right, wrong = _spans(sentence.words, sentence.tags), _spans(sentence.words, said)
+            right, wrong = self._marks(sentence.tags, said)
             if right != wrong:
-                found.append(SpanExample("", " ".join(sentence.words), right, wrong))
+                spans = _spans(sentence.words, right), _spans(sentence.words, wrong)
+                found.append(SpanExample("", " ".join(sentence.words), *spans))
         return found
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
@@ -125,20 +162,93 @@ class TagTask:
         for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
             wrong = sum(a != b for a, b in zip(sentence.tags, said, strict=True))
             if wrong:
+                label, prediction = (self._written(sentence.words, some) for some in self._marks(sentence.tags, said))
                 found.append(
                     {
                         "line": sentence.line,
                         "text": " ".join(sentence.words),
-                        "label": _marked(sentence.words, sentence.tags),
-                        "prediction": _marked(sentence.words, said),
+                        "label": label,
+                        "prediction": prediction,
                         "loss": wrong,
                     }
                 )
         return sorted(found, key=lambda one: -one["loss"])
 
+    def _marks(self, gold: Sequence[str], said: Sequence[str]) -> tuple[list[Entity], list[Entity]]:
+        return self._layout.marks(gold, said), self._layout.marks(said, gold)
 
-def _checked(path: Path, sentences: Iterable[TaggedSentence]) -> list[TaggedSentence]:
-    if not (found := list(sentences)):
+    def _written(self, words: Sequence[str], marks: Sequence[Entity]) -> str:
+        """The marks as text: "PER: Ada Lovelace; LOC: London", or "run/NOUN; fast/ADV"."""
+        written = (self._layout.mark.format(type=e.type, words=" ".join(words[e.first : e.last + 1])) for e in marks)
+        return "; ".join(written) or "none"
+
+
+def entity_layout(files: FileNames, read: Read) -> TagLayout:
+    """The layout of a task whose tags are O, or B-, I-, E- or S- and a type: conlleval's scores of whole entities."""
+
+    def read_test(path: Path) -> Iterable[TaggedSentence]:
+        return read_conll(path, tag=None) if _has_one_column(path) else read(path)
+
+    def has_entity(sentence: TaggedSentence) -> bool:
+        return any(tag != "O" for tag in sentence.tags or ())
+
+    return TagLayout(
+        files,
+        read,
+        read_test,
+        find_tags,
+        has_entity,
+        tag_scores,
+        ("f1", "precision", "recall", "tag_accuracy"),
+        lambda tags, _: entities(tags),
+        "{type}: {words}",
+    )
+
+
+def word_layout(files: FileNames) -> TagLayout:
+    """The layout of a task whose tags are labels of single words."""
+
+    def read_test(path: Path) -> Iterable[TaggedSentence]:
+        return read_pos(path, tagged=has_upos(path) if is_conllu(path) else not _has_one_column(path))
+
+    def wrong_words(tags: Sequence[str], others: Sequence[str]) -> list[Entity]:
+        pairs = enumerate(zip(tags, others, strict=True))
+        return [Entity(tag, number, number) for number, (tag, other) in pairs if tag != other]
+
+    return TagLayout(
+        files,
+        read_pos,
+        read_test,
+        _word_labels,
+        lambda sentence: None,
+        word_scores,
+        ("accuracy", "macro_f1"),
+        wrong_words,
+        "{words}/{type}",
+    )
+
+
+def read_tagged(path: Path) -> Iterable[TaggedSentence]:
+    """The sentences of a user's own file of entities."""
+    return read_conll(path, check=_checked_tag)
+
+
+def _checked_tag(tag: str, where: str) -> str:
+    try:
+        return checked_tag(tag, where)
+    except UserError as error:
+        raise UserError(f"{error}; for labels of single words (parts of speech) say task=pos") from None
+
+
+def _word_labels(sentences: Sequence[TaggedSentence], source: str) -> tuple[str, ...]:
+    labels = find_word_labels(sentences, source)
+    if all(map(is_entity_tag, labels)) and any(label.startswith(("B-", "I-")) for label in labels):
+        logger.warning("%s: all tags are O, or B-, I-, E- or S- and a type; task=tag scores whole entities", source)
+    return labels
+
+
+def _sentences_of(read: Read, path: Path) -> list[TaggedSentence]:
+    if not (found := list(read(path))):
         raise UserError(f"{path}: has no sentences")
     return found
 
@@ -150,16 +260,7 @@ def _has_one_column(path: Path) -> bool:
     return len(first.split()) == 1
 
 
-def _has_entity(sentence: TaggedSentence) -> bool:
-    return any(tag != "O" for tag in sentence.tags or ())
-
-
-def _marked(words: tuple[str, ...], tags: Any) -> str:
-    """The entities as text: "PER: Ada Lovelace; LOC: London"."""
-    return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in entities(tags)) or "none"
-
-
-def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
-    """The entities as spans of the text in which spaces join the words."""
+def _spans(words: Sequence[str], marks: Sequence[Entity]) -> tuple[Span, ...]:
+    """The marks as spans of the text in which spaces join the words."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return tuple(Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in entities(tags))
+    return tuple(Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in marks)
