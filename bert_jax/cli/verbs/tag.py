@@ -11,8 +11,9 @@ from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
-Find the entities of each text and their character positions, with a model fine-tuned to tag words. Nothing is
-truncated: a long text is read in windows, which for a fine-tuning run are those of its evaluation.
+Find the entities of each text and their character positions, with a model fine-tuned to tag words; a run of task=pos
+gives each word with its label. Nothing is truncated: a long text is read in windows, which for a fine-tuning run are
+those of its evaluation.
 
 examples:
   python -m bert_jax tag runs/ner "Marie Curie was born in Warsaw."
@@ -25,7 +26,8 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     add_texts(parser)
-    parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, one word per line in the first")
+    columns = "FILE has CoNLL's columns, one word per line in the first, or is CoNLL-U"
+    parser.add_argument("--conll", action="store_true", help=columns)
     aggregation = "which of a word's sub-tokens decide its tag: default first"
     parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)
     split = "the units that get a tag, as in training (default: the run's, or words, with punctuation split off)"
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.conll and arguments.split is not None:
         raise UserError(f"--split {arguments.split}: leave it out with --conll, whose file has the words")
     lines = [] if arguments.conll else texts_of(arguments.texts)
-    from bert_jax.data.tasks.tags import TaggedSentence, read_conll
+    from bert_jax.data.tasks.tags import TaggedSentence, read_pos
     from bert_jax.inference.tasks.token_classification import TokenClassification
 
     predict = TokenClassification(
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         serve(answered_by(predict, lines), _show_entities, as_json=arguments.json)
         return
     path = table_of(arguments.texts[0])
-    sentences = errors_in_place(lambda wrong: read_conll(path, tag=None, wrong=wrong))
+    sentences = errors_in_place(lambda wrong: read_pos(path, tagged=False, wrong=wrong))
 
     def of_words(some: list[TaggedSentence]) -> list[Any]:
         tags = predict.tags([one.words for one in some], [one.document for one in some])

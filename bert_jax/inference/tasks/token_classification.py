@@ -1,4 +1,4 @@
-"""token-classification: finds the entities of a text, each a slice of it, under transformers' keys."""
+"""token-classification: the entities of a text, or the labels of its words, as slices under transformers' keys."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
-from bert_jax.data.tasks.tags import SPLIT_OF_TASK, TaggedSentence
+from bert_jax.data.tasks.tags import SPLIT_OF_TASK, WORD_TASKS, TaggedSentence
 from bert_jax.data.tasks.unknown import Unknown
 from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.words import SPLITS
@@ -59,6 +59,9 @@ class TokenClassification(TaskModel):
     sub-tokens as words, so it can split a word; "none" gives the sub-tokens themselves. Words are encoded one by one,
     as in training.
 
+    A run whose labels are those of single words (task=pos) gives each word with its label: adjacent words of one label
+    stay apart, and no label is left out. Of any other source with such labels, say "none" for one result per sub-token.
+
     A text that is too long for a row is read in windows that overlap by half. The result for each sub-token comes from
     the window that shows it with the most context, so nothing is truncated. For a fine-tuning run, the defaults of
     length, windows and `split` are those of its evaluation.
@@ -66,7 +69,8 @@ class TokenClassification(TaskModel):
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         aggregation_strategy: "first", "max", "average", "simple" or "none" (transformers' default).
-        ignore_labels: leave out entities whose `entity_group` (or `entity`) is one of these.
+        ignore_labels: leave out entities whose `entity_group` (or `entity`) is one of these. None: "O"; for labels of
+            single words nothing.
         stride: the number of tokens that two windows of a long text share; None: half a window, or as `step` says.
         step: tokens from the beginning of a window to that of the next, at most a window: the `stride` of fine-tuning.
         max_length: tokens of a row; None: as many as the model takes.
@@ -91,7 +95,7 @@ class TokenClassification(TaskModel):
         source: "str | os.PathLike[str] | Loaded",
         *,
         aggregation_strategy: str = "first",
-        ignore_labels: Sequence[str] = (OUTSIDE,),
+        ignore_labels: Sequence[str] | None = None,
         stride: int | None = None,
         step: int | None = None,
         max_length: int | None = None,
@@ -105,6 +109,9 @@ class TokenClassification(TaskModel):
         found = opened(source)
         run = settings_of_run(found)
         split = split or SPLIT_OF_TASK.get(run.get("task", ""), "words")
+        self._labels_words = run.get("task") in WORD_TASKS
+        if ignore_labels is None:
+            ignore_labels = () if self._labels_words else (OUTSIDE,)
         self.document_context: bool = run.get("document_context", False)
         max_length = run.get("max_length") if max_length is None else max_length
         if max_length is not None:
@@ -152,9 +159,10 @@ class TokenClassification(TaskModel):
             For one text a list of dicts, in order: `entity_group` (the type), `score` (float, the mean over the words),
             `word` (the slice of the text; transformers decodes it from tokens instead), `start`, `end` (its
             characters). Adjacent words of one type are one entity, except where a tag has the prefix B or S or follows
-            one with E. With "none", one dict per sub-token: `entity` (its label), `score`, `index` (its position in the
-            row; [CLS] is 0), `word` (the sub-token), `start`, `end`. For a list of texts a list of these; for the words
-            of one text a list of one, like transformers.
+            one with E; with labels of single words (see the class) each word is its own. With "none", one dict per
+            sub-token: `entity` (its label), `score`, `index` (its position in the row; [CLS] is 0), `word` (the
+            sub-token), `start`, `end`. For a list of texts a list of these; for the words of one text a list of one,
+            like transformers.
 
         Raises:
             UserError: a text or an option has a wrong type or value.
@@ -193,7 +201,7 @@ class TokenClassification(TaskModel):
     def entities(self, words: Words, tags: Sequence[Tag]) -> list[dict[str, Any]]:
         """The entities of a sentence whose words `tags` has tagged, as `__call__` returns them."""
         sentence = _of_words(words, self.settled["delimiter"])
-        found = entities_of(tags, sentence.spans, sentence.text)
+        found = self._found(tags, sentence)
         return self.marked([row for row in found if row["entity_group"] not in self.settled["ignore_labels"]])
 
     def check_options(
@@ -305,7 +313,7 @@ class TokenClassification(TaskModel):
 
     def _rows(self, how: str, sentence: SplitText, tags: list[Tag]) -> list[dict[str, Any]]:
         if how in OF_WORDS:
-            return entities_of(tags, sentence.spans, sentence.text)
+            return self._found(tags, sentence)
         ids, spans = self._pieces(sentence)
         if how == "simple":
             return [row for row in entities_of(tags, spans, sentence.text) if row["start"] < row["end"]]
@@ -319,6 +327,11 @@ class TokenClassification(TaskModel):
                 {"entity": tag.label, "score": tag.score, "index": number, "word": word, "start": begin, "end": end}
             )
         return found
+
+    def _found(self, tags: Sequence[Tag], sentence: SplitText) -> list[dict[str, Any]]:
+        """The entities of a sentence's tagged words; for labels of single words, each word."""
+        find = words_of if self._labels_words else entities_of
+        return find(tags, sentence.spans, sentence.text)
 
     def _pieces(self, sentence: SplitText) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """The ids of a sentence's sub-tokens, and their character positions in its text."""
@@ -380,6 +393,14 @@ def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str
             "end": spans[numbers[-1]][1],
         }
         for type_, numbers in groups
+    ]
+
+
+def words_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str) -> list[dict[str, Any]]:
+    """Each tagged word as a dict with the keys of `entities_of`, whose arguments these are."""
+    return [
+        {"entity_group": label, "score": score, "word": text[begin:end], "start": begin, "end": end}
+        for (label, score), (begin, end) in zip(tags, spans, strict=True)
     ]
 
 

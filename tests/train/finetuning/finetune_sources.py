@@ -94,6 +94,23 @@ def write_tagged(path: Path, count: int, seed: int) -> Path:
     return path
 
 
+def write_conllu(path: Path, count: int, seed: int) -> Path:
+    """Sentences in CoNLL-U, with comments and ranges; the first letter of a word decides its part of speech."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        lines += [f"# sent_id = {number}", "1-2\tthe" + "\t_" * 8]
+        for place, word in enumerate(rng.choice([w for w in REST if w != "."], size=int(rng.integers(3, 9))), 1):
+            lines.append(f"{place}\t{word}\t_\t{part_of_speech(str(word))}" + "\t_" * 6)
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def part_of_speech(word: str) -> str:
+    return "NOUN" if word[0] in "abp" else "VERB" if word[0] in "wm" else "X"
+
+
 def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) -> Path:
     """Questions whether it was ann or bob, on passages longer than a window."""
     rng = np.random.default_rng(seed)

@@ -33,8 +33,10 @@ from bert_jax.inference.tasks.token_classification import TokenClassification
 from bert_jax.training.prediction import Predictor
 from tests.run_directory import assert_equal_states, records, stopped_at, untimed
 from tests.train.finetuning.finetune_sources import (
+    part_of_speech,
     sentences,
     write_choices,
+    write_conllu,
     write_csv,
     write_squad,
     write_start,
@@ -393,13 +395,20 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "metric", "least"),
-    [("number", "spearman", 0.8), ("classes", "micro_f1", 0.95), ("tag", "f1", 80.0), ("arc", "accuracy", 0.8)],
+    [
+        ("number", "spearman", 0.8),
+        ("classes", "micro_f1", 0.95),
+        ("tag", "f1", 80.0),
+        ("pos", "accuracy", 0.9),
+        ("arc", "accuracy", 0.8),
+    ],
 )
 def test_every_kind_of_task_is_learnt(place: Path, capsys, task: str, metric: str, least: float):
     words = {
         "number": lambda: _table(place, "number", lambda label: 1.5 if label == "good" else -1.5),
         "classes": lambda: _table(place, "classes", lambda label: f"{label}|always"),
         "tag": lambda: _files(place, "tag", "txt", write_tagged),
+        "pos": lambda: _files(place, "pos", "conllu", write_conllu),
         "arc": lambda: _files(place, "arc", "jsonl", write_choices),
     }[task]()
     assert run(place, task, *words) == EXIT_DONE
@@ -422,6 +431,25 @@ def test_every_kind_of_task_is_learnt(place: Path, capsys, task: str, metric: st
         mistakes = (place / "tag/report/dev-mistakes.jsonl").read_text()
         assert (place / "tag/report/dev-spans.html").exists() == bool(mistakes)
         assert load(place / "tag/export").config.labels == ("O", "B-LOC", "B-PER")
+    if task == "pos":
+        assert load(place / "pos/export").config.labels == ("NOUN", "VERB", "X")
+        _gives_each_word_its_label(place / "pos", gold, capsys)
+
+
+def _gives_each_word_its_label(run: Path, gold: Path, capsys) -> None:
+    """In a text longer than a row, where most neighbours have the same label; and in a file that has the words."""
+    words = ["ann", "bob", "and", "paris", "met", "who", "in"] * 5
+    (found,) = TokenClassification(run)([" ".join(words)])
+    assert [(one["word"], one["entity_group"]) for one in found] == [(word, part_of_speech(word)) for word in words]
+    assert " ".join(words)[found[-1]["start"] : found[-1]["end"]] == "in"
+    capsys.readouterr()
+    assert bert_jax_main(["tag", str(run), str(gold), "--conll"]) == 0
+    blocks = [block.splitlines() for block in capsys.readouterr().out.strip().split("\n\n")]
+    rows = [zip(row["words"], row["label"], strict=True) for row in predictions(run, "dev")]
+    assert blocks == [["\t".join(pair) for pair in row] for row in rows]
+    assert bert_jax_main(["tag", str(run), str(gold), "--conll", "--json"]) == 0
+    for line, block in zip(capsys.readouterr().out.splitlines(), blocks, strict=True):
+        assert [f"{one['word']}\t{one['entity_group']}" for one in json.loads(line)] == block
 
 
 @pytest.mark.slow
