@@ -29,8 +29,9 @@ Fine-tunes a pretrained BERT on a task, and scores it as the task's official scr
 Arguments:
     init=SOURCE            a run directory, a folder or a published model
     task=TASK              classify (your own table: text=, pair=, label= name its columns), tag (columns of words and
-                           tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc
-                           hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
+                           tags of entities), pos (columns of words and labels, or CoNLL-U), cola sst2 mrpc stsb qqp
+                           mnli qnli rte wnli, snli, squad1 squad2, swag codah arc hellaswag, wnut17, korquad nsmc
+                           korsts kornli klue-ner naver-ner
     data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds out a tenth of train
     run=runs/NAME          the run directory (default: config, task and date); the same command resumes it
     allow_change=a,b       resume even though these fields of the config have changed; data: also the contents of files

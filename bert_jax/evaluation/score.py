@@ -45,8 +45,8 @@ def score(
         kind: one of `KINDS`: a value of task= of `python -m train.finetune`, "conll", or "ax" (GLUE's diagnostic set).
         gold: the labelled file in the task's own format.
         predictions: a file as a fine-tuning run writes it. Answers: JSON {id: answer}. Tags: columns, the last of which
-            is the predicted tag. All others: a table of id and prediction with a header, comma-separated if the name
-            has .csv, else tab-separated (GLUE's submission).
+            is the predicted tag; for "pos" also CoNLL-U. All others: a table of id and prediction with a header,
+            comma-separated if the name has .csv, else tab-separated (GLUE's submission).
         no_answer_scores: for squad2 only: a JSON file {id: number}; see `squad.squad2`.
         no_answer_threshold: for these scores; None: 1.
         columns: for classify only: which columns of `gold` have labels and ids, and the kind of label; None: class
@@ -55,7 +55,8 @@ def score(
     A warning says how many questions have no answer among the predictions, as the official scripts do for each.
 
     Returns:
-        The scores, under the names that the official script uses; without a script, under those of `table_scores`.
+        The scores, under the names that the official script uses; without a script, under those of `table_scores`
+        or, for "pos", `word_scores`.
 
     Raises:
         FileNotFoundError: a file does not exist.

@@ -14,7 +14,15 @@ from bert_jax.formats.load import load_config
 from bert_jax.inference.tasks.text_classification import TextClassification
 from tests.data.tokenizer.tokenizer_folders import ALBERT, ALBERT_WORDS, albert_spiece, write
 from tests.inference.tasks.task_folders import export
-from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model, write_squad, write_tagged
+from tests.train.finetuning.finetune_sources import (
+    RECIPE,
+    sentences,
+    write_conllu,
+    write_csv,
+    write_model,
+    write_squad,
+    write_tagged,
+)
 from train import finetune
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -142,6 +150,34 @@ def test_from_tagged_words_to_entities_by_transformers(tmp_path, capsys):
         expected = theirs(text) if text else []
         assert [[one[key] for key in keys] for one in entities] == [[one[key] for key in keys] for one in expected]
         assert [e["score"] for e in entities] == pytest.approx([e["score"] for e in expected], abs=1e-5)
+
+
+def test_from_parts_of_speech_to_labels_of_words_by_transformers(tmp_path, capsys):
+    """Each word is a token here, and transformers joins neighbours of one label unless it gives tokens."""
+    words = write_conllu(tmp_path / "words.conllu", 64, seed=1)
+    run = fine_tuned(tmp_path, "task=pos", f"train={words}", "dev=0.2")
+    ours = said(capsys, "tag", run, TEXTS)
+    assert [(one["word"], one["entity_group"]) for one in ours[2]] == [
+        ("bob", "NOUN"),
+        ("met", "VERB"),
+        ("ann", "NOUN"),
+    ]
+
+    theirs = transformers.pipeline("token-classification", str(run / "export"))
+    assert theirs.model.config.id2label == {0: "NOUN", 1: "VERB", 2: "X"}
+    for text, labels in zip(TEXTS, ours, strict=True):
+        expected = theirs(text) if text else []
+        assert [(one["entity_group"], one["start"], one["end"]) for one in labels] == [
+            (one["entity"], one["start"], one["end"]) for one in expected
+        ]
+        assert [one["score"] for one in labels] == pytest.approx([one["score"] for one in expected], abs=1e-5)
+    assert said(capsys, "tag", run / "export", ["ann bob met"]) == [
+        [
+            {"entity_group": one["entity_group"], "score": pytest.approx(one["score"], abs=1e-5), "word": one["word"],
+             "start": int(one["start"]), "end": int(one["end"])}
+            for one in theirs("ann bob met", aggregation_strategy="first")
+        ]
+    ]  # fmt: skip
 
 
 def test_from_questions_to_answers_by_the_logits_of_transformers(tmp_path, capsys):

@@ -26,6 +26,7 @@ def places(tmp_path_factory) -> dict[str, str]:
     (folder / "table.csv").write_text("body,other,label\n" + "hello,o,x\nheld,o,y\n" * 4)
     (folder / "numbers.csv").write_text("body,label\n" + "hello,1\nheld,2\n" * 4)
     (folder / "texts.txt").write_text("hello\nheld\n")
+    (folder / "words.tsv").write_text("hello\tX\nheld\tY\n\n" * 4)
     for name in ("rows.json", "rows.jsonl"):
         (folder / name).write_text('{"text": "hello"}\n{"text": "held"}\n')
     (folder / "words.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nHello\n")
@@ -104,6 +105,7 @@ OF_PROGRAMS = [
     ("finetune", f"{TABLE} !train train={{tmp}}/numbers.csv kind=number dev=0.5 class_weights=balanced --dry-run", "leave them out", "!class_weights"),
     ("finetune", f"{SQUAD} train={{tmp}}/squad.json dev=0.5 class_weights=balanced --dry-run", "leave them out for answers", "!class_weights"),
     ("finetune", f"{SQUAD} train={{tmp}}/squad2.json dev=0.5 --dry-run", "say task=squad2", "task=squad2"),
+    ("finetune", "configs/finetune_ner.py init={pretraining} train={tmp}/words.tsv dev=0.5 max_length=16 epochs=1 --dry-run", "say task=pos", "task=pos"),
     ("finetune", "configs/finetune_swag.py init={multiple} train={tmp}/choices.csv dev=0.5 max_length=32 class_weights=balanced --dry-run", "leave it out", "!class_weights"),
     ("compare", "{tmp}/seen --output {tmp}/c.txt", "ends in .png", "!--output !{tmp}/c.txt --output {tmp}/c.png"),
     ("compare", "{tmp}/seen --by tokens --output {tmp}/d.png", "say --by step", "!--by !tokens --by step"),

@@ -11,7 +11,7 @@ from bert_jax.files import json_text
 
 _ABOUT = """\
 Score predictions by the official rules: those that train.finetune writes for any of its tasks, and the files that other
-programs write for SQuAD, KorQuAD, CoNLL and GLUE. For a table of your own use the task classify.
+programs write for SQuAD, KorQuAD, CoNLL, CoNLL-U and GLUE. For a table of your own use the task classify.
 
 A run directory, or a SPLIT.jsonl of its predictions/, has the gold labels with the predictions.
 
@@ -21,6 +21,7 @@ examples:
   python -m bert_jax score squad1 dev-v1.1.json predictions.json
   python -m bert_jax score squad2 dev-v2.0.json predictions.json --na-prob-file null_odds.json --json
   python -m bert_jax score conll test.conll predicted.conll
+  python -m bert_jax score pos test.conllu predicted.conll
   python -m bert_jax score mrpc dev.tsv MRPC.tsv
   python -m bert_jax score classify dev.csv runs/mails/predictions/dev-predictions.csv --label folder
 """

@@ -15,6 +15,7 @@ from tests.root import ROOT
 from tests.train.finetuning.finetune_sources import (
     VOCABULARY,
     sentences,
+    write_conllu,
     write_csv,
     write_model,
     write_squad,
@@ -36,13 +37,14 @@ def write_files(folder: Path) -> None:
     (folder / "new.txt").write_text("the film was great\n\na poor day\n", encoding="utf-8")
     topics = [{"text": text, "label": [label, "all"]} for text, label in some]
     (folder / "topics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in topics), encoding="utf-8")
-    for name in ("pairs", "conll", "squad", "squad2", "swag", "RTE"):
+    for name in ("pairs", "conll", "ud", "squad", "squad2", "swag", "RTE"):
         (folder / name).mkdir()
     write_glue(folder / "RTE", "rte")
     for seed, split in enumerate(("train", "dev", "test")):
         pairs = [(number, text, "the film", label) for number, (text, label) in enumerate(sentences(9, seed))]
         write_csv(folder / f"pairs/{split}.csv", pairs, ("number", "premise", "hypothesis", "label"))
         write_tagged(folder / f"conll/{split}.txt", 9, seed)
+        write_conllu(folder / f"ud/{split}.conllu", 9, seed)
         write_squad(folder / f"squad/{split}-v1.1.json", 9, seed)
         write_squad(folder / f"squad2/{split}-v2.0.json", 9, seed, impossible=True)
         endings = [("the film", "was", "good", "bad", "poor", "awful", 0) for _ in range(9)]
@@ -62,9 +64,9 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
             _, _, module, *words = shlex.split(line)
             assert {"train.finetune": finetune.main, "bert_jax": main}[module](words) == 0, line
             ran.append(module)
-    assert ran.count("train.finetune") == 9 and ran.count("bert_jax") == 3
+    assert ran.count("train.finetune") == 10 and ran.count("bert_jax") == 3
     said = capsys.readouterr().out.splitlines()
-    assert len([line for line in said if line.startswith("total_steps: ")]) == 8
+    assert len([line for line in said if line.startswith("total_steps: ")]) == 9
     for part in re.findall(r"^(?:runs/mails/)? +(\w+)/ {2}", GUIDE.split("```\nruns/mails")[1], re.MULTILINE):
         assert (tmp_path / "runs/mails" / part).is_dir(), part
     for name in ("report.md", "metrics.json", "dev-confusion.png", "dev-mistakes.jsonl"):
