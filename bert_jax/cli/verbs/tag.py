@@ -11,7 +11,7 @@ from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
-Find the entities of each text and their character positions, with a model fine-tuned to tag words; a run of task=pos
+Find the entities of each text and their character positions, with a model fine-tuned to tag words. A run of task=pos
 gives each word with its label. Nothing is truncated: a long text is read in windows, which for a fine-tuning run are
 those of its evaluation.
 

@@ -622,4 +622,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "ids that nanotoken remembers wrongly are not noticed",
         (f"{OF_FAST}::test_what_may_differ_is_named_in_one_line_and_not_used",),
     ),
+    Mutant(
+        "bert_jax/data/tasks/tags.py",
+        "if not id.isdecimal():",
+        "if False:",
+        "multiword tokens and empty nodes of CoNLL-U are words",
+        ("tests/data/tasks/test_tag_readers.py::test_universal_dependencies",),
+    ),
 )

@@ -101,6 +101,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/evaluation/test_score.py::test_glue",),
     ),
     Mutant(
+        "bert_jax/evaluation/score.py",
+        'metrics.f1(labels, predictions, "macro")}',
+        'metrics.f1(labels, predictions, "micro")}',
+        "macro-F1 of parts of speech is their accuracy",
+        ("tests/evaluation/test_word_scores.py::test_scores_are_scikit_learn_s",),
+    ),
+    Mutant(
         "bert_jax/evaluation/int8.py",
         "known = graph.labels if set(graph.labels) == set(names) else names",
         "known = names",

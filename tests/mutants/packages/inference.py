@@ -188,6 +188,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         TAGS,
+        "words_of if self._labels_words else entities_of",
+        "entities_of",
+        "two nouns side by side are one",
+        ("tests/train/finetuning/test_finetune.py::test_every_kind_of_task_is_learnt[pos-accuracy-0.9]",),
+    ),
+    Mutant(
+        TAGS,
         "np.add.reduceat(chances_PC, begins, axis=0) / counts[:, None]",
         "np.add.reduceat(chances_PC, begins, axis=0)",
         "the average over sub-tokens is their sum",
