@@ -821,7 +821,7 @@ KINDS: dict[str, Kind] = {
         write({"gold.json": _SQUAD, "answered.json": _answered(_SQUAD), "said.json": {"1": "the river", "2": ""}, "none.json": {"1": 0.1, "2": 0.9}}),
         _read_squad, 2,
     ),
-    "task: tags (CoNLL, KLUE, NAVER)": Kind(write(_TAGGED), each(_read_tags), 1.5),
+    "task: tags (CoNLL, CoNLL-U, KLUE, NAVER)": Kind(write(_TAGGED), each(_read_tags), 1.5),
     "task: multiple choice": Kind(write(_CHOICES), each(_read_choices), 1.5),
     "task: BLiMP": Kind(_make_blimp, _read_blimp, 1.5),
     "scores: predictions of a run": Kind(write(_PREDICTIONS), each(_read_predictions), 1.5),
