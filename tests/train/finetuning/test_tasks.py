@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
 from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.data import is_prediction
+from train.finetuning.tasks.data import find_file, is_prediction
 from train.finetuning.tasks.table import TASKS, open_task
 
 TOKENIZER = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
@@ -558,3 +558,14 @@ def test_a_test_file_of_words_that_are_partly_labelled_is_one_line(tmp_path):
     test.write_text((line + rest).format(1, "ann", "_") + (line + rest).format(2, "met", "Y"))
     with pytest.raises(UserError, match=r"test.conllu, line 1: found '_' as the UPOS of 'ann'; expected a tag of each"):
         opened(task="pos", train=train, dev=train, test=test)
+
+
+def test_the_files_of_a_treebank_are_found_by_their_published_names(tmp_path):
+    names = ("train", "*-ud-train")
+    (tmp_path / "en_ewt-ud-train.conllu.gz").touch()
+    assert find_file(str(tmp_path), names) == tmp_path / "en_ewt-ud-train.conllu.gz"
+    (tmp_path / "fr_gsd-ud-train.conllu.gz").touch()
+    with pytest.raises(UserError, match=r"has en_ewt-ud-train.conllu.gz and fr_gsd-ud-train.conllu.gz; say train="):
+        find_file(str(tmp_path), names)
+    (tmp_path / "train.tsv").touch()
+    assert find_file(str(tmp_path), names) == tmp_path / "train.tsv"

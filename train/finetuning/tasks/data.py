@@ -183,16 +183,21 @@ def check_length(max_length: int, tokenizer: Tokenizer, *, pair: bool) -> None:
 def find_file(folder: str, names: Iterable[str]) -> Path | None:
     """The first of `names` in a folder, with a suffix of `SUFFIXES` and perhaps .gz or .zst; None if there is none.
 
+    A name may have a "*".
+
     Raises:
-        UserError: there is no such folder.
+        UserError: there is no such folder, or two files fit a name.
     """
     if not Path(folder).is_dir():
         raise UserError(f"data: {folder}: {no_folder(folder)}")
     for name in names:
         for suffix in SUFFIXES:
             for packed in ("", ".gz", ".zst"):
-                if (path := Path(folder) / f"{name}{suffix}{packed}").is_file():
-                    return path
+                found = [path for path in sorted(Path(folder).glob(f"{name}{suffix}{packed}")) if path.is_file()]
+                if len(found) > 1:
+                    raise UserError(f"data: {folder} has {found[0].name} and {found[1].name}; say train= and dev=")
+                if found:
+                    return found[0]
     return None
 
 

@@ -83,7 +83,11 @@ TASKS: dict[str, Task] = {
         )
     ),
     "tag": _tag(entity_layout(FileNames(), read_tagged)),
-    "pos": _tag(word_layout(FileNames())),
+    "pos": _tag(
+        word_layout(
+            FileNames(("train", "*-ud-train"), (("dev", "validation", "val", "*-ud-dev"),), (("test", "*-ud-test"),))
+        )
+    ),
     "wnut17": _tag(
         entity_layout(
             FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),)),

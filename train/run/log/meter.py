@@ -88,7 +88,8 @@ class Meter:
         self.step = step
         self.newest: dict[str, np.ndarray] | None = None
         self._compiled = False
-        self._paused, self._paused_since = 0.0, None  # by pauses that recur, after the step of the first of them
+        self._paused = 0.0  # by pauses that recur, after the first of them
+        self._paused_since: int | None = None  # the step of the first
         self._clear()
         self._rows = [{name: np.array(value, np.float64) for name, value in row.items()} for row in unlogged]
 
