@@ -308,7 +308,12 @@ def _rejoined(parts: Iterable[str]) -> list[str]:
     """Parts of a line, of which those without white space between them are one if an ASCII sign ends the first."""
     found: list[str] = []
     for part in parts:
-        if found and found[-1][-1] in string.punctuation and not part[0].isspace() and len(found[-1]) < _SPACED_WINDOW:
+        if (
+            found
+            and found[-1][-1:] in string.punctuation
+            and not part[:1].isspace()
+            and len(found[-1]) < _SPACED_WINDOW
+        ):
             found[-1] += part
         else:
             found.append(part)
