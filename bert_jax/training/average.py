@@ -47,7 +47,7 @@ def average_weights(
         step = jnp.asarray(extra["step"])
         first, every = chosen(extra)
         counts = (step - first) % every == 0
-        count = jnp.where(step < first, 0, state.count + counts)
+        count = jnp.where(step < first, 0, state.count + counts.astype(jnp.int32))
         share = jnp.where(count > 1, weight(jnp.maximum(count, 1), step), 1.0)
         share = jnp.where(counts | (count == 0), share, 0)
 

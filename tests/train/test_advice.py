@@ -27,6 +27,9 @@ def places(tmp_path_factory) -> dict[str, str]:
     (folder / "numbers.csv").write_text("body,label\n" + "hello,1\nheld,2\n" * 4)
     (folder / "texts.txt").write_text("hello\nheld\n")
     (folder / "words.tsv").write_text("hello\tX\nheld\tY\n\n" * 4)
+    (folder / "treebanks").mkdir()
+    for name in ("en_ewt", "fr_gsd"):
+        (folder / "treebanks" / f"{name}-ud-train.tsv").touch()
     for name in ("rows.json", "rows.jsonl"):
         (folder / name).write_text('{"text": "hello"}\n{"text": "held"}\n')
     (folder / "words.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nHello\n")
@@ -98,6 +101,7 @@ OF_PROGRAMS = [
     ("finetune", "configs/finetune.py init=x seeds=2 early_stop=1", "leave it out", "!early_stop --fields"),
     ("finetune", "configs/finetune.py init=x seeds=2 mesh.fsdp=2", "leave it out", "!mesh.fsdp --fields"),
     ("finetune", "configs/finetune.py init={sequence} dev=0.5 text=body max_length=16 --dry-run", "say train=FILE", "train={tmp}/table.csv"),
+    ("finetune", "configs/finetune.py init={sequence} task=pos data={tmp}/treebanks epochs=1 batch=2 max_length=16 --dry-run", "say train= and dev=", "train={tmp}/words.tsv dev={tmp}/words.tsv"),
     ("finetune", f"{TABLE} --dry-run", "dev=0.1", "dev=0.5"),
     ("finetune", f"{TABLE} dev=0.01 --dry-run", "raise it, or give a dev file", "!dev dev=0.5"),
     ("finetune", f"{TABLE} dev=0.5 optimizer.warmup_steps=3 --dry-run", "set epochs=, or warmup=", "!optimizer.warmup_steps warmup=0.1"),

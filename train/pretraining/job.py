@@ -139,12 +139,14 @@ class PretrainingJob(ModelJob):
                 f"a step has {batch:,} rows of {phase.length}{at_once}{own}"
                 f"{packing_told(self.config, self.data, phase)}"
             )
-        first = self.rows_of(0, self.config.phases[0]).batch(0, slice(_FIRST_ROWS))
-        if (share := np.mean(first["mlm_weights"].sum(axis=1) == 0)) > _MOST_WITHOUT_PREDICTIONS:
-            log.say(
-                f"{share:.0%} of the first rows have no token to predict, so nothing is learnt from them: where words "
-                "are masked whole, a row that is one word has none; start another run with masking.whole_word=false"
-            )
+        if jax.process_count() == 1:  # of several, each makes no rows but its own; train.doctor looks too
+            first = self.rows_of(0, self.config.phases[0]).batch(0, slice(_FIRST_ROWS))
+            if (share := np.mean(first["mlm_weights"].sum(axis=1) == 0)) > _MOST_WITHOUT_PREDICTIONS:
+                log.say(
+                    f"{share:.0%} of the first rows have no token to predict, so nothing is learnt from them: where "
+                    "words are masked whole, a row that is one word has none; start another run with "
+                    "masking.whole_word=false"
+                )
         if isinstance(self.data, MixedData):
             log.say(f"data: {mixture_told(self.data.facts())}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
