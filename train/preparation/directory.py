@@ -383,6 +383,7 @@ def _report(
             learnt=bool(learnt),
             whole_words=not tokenizer.is_continuation.any(),
             too_long=sum(part.too_long for part in parts) / max(1, sum(part.bytes for part in parts)),
+            longest=tokenizer.max_word_length,
         )
     )
     if cut:

@@ -200,9 +200,9 @@ def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
     }
 
 
-def _about_unknown(learnt: bool, whole_words: bool) -> str:
+def _about_unknown(learnt: bool, whole_words: bool, longest: int | None) -> str:
     if learnt:
-        return "words of more than 100 characters, or with rare ones (--character-coverage)"
+        return f"words of more than {longest} characters, or with rare ones (--character-coverage)"
     if whole_words:
         return (
             "no piece of the vocabulary continues a word, so it knows a word as a whole or not at all; if it is one of "
@@ -222,6 +222,7 @@ def warnings_about(
     learnt: bool = False,
     whole_words: bool = False,
     too_long: float = 0.0,
+    longest: int | None = None,
 ) -> Sequence[str]:
     """Warnings about what would spoil training on this text, one line each.
 
@@ -232,6 +233,7 @@ def warnings_about(
         learnt: whether the vocabulary is of this text.
         whole_words: whether no piece of the vocabulary continues a word.
         too_long: the share of the text that is in words of more characters than the tokenizer takes.
+        longest: how many characters it takes (`Tokenizer.max_word_length`).
     """
     found = []
     if text["documents"] == 1:
@@ -251,12 +253,12 @@ def warnings_about(
         )
     if too_long > 0.01:
         found.append(
-            f"{too_long:.0%} of the text is in words of more than 100 characters, each of which is one [UNK]: put "
-            "blanks between words (Thai, Lao, Khmer and Burmese), or between the letters of sequences (DNA, proteins: "
-            "sed 's/./& /g' FILE)"
+            f"{too_long:.0%} of the text is in words of more than {longest} characters, each of which is one [UNK]: "
+            "put blanks between words (Thai, Lao, Khmer and Burmese), or between the letters of sequences (DNA, "
+            "proteins: sed 's/./& /g' FILE)"
         )
     elif text["unk_rate"] > 0.01:
-        found.append(f"{text['unk_rate']:.1%} of the tokens are [UNK]: {_about_unknown(learnt, whole_words)}")
+        found.append(f"{text['unk_rate']:.1%} of the tokens are [UNK]: {_about_unknown(learnt, whole_words, longest)}")
     if text["duplicate_lines"] > 0.2:
         found.append(
             f"{text['duplicate_lines']:.0%} of the lines repeat another line: duplicates make the loss stall; "

@@ -89,6 +89,15 @@ def test_words_that_are_too_long_are_told_by_their_share_of_the_text(tmp_path):
     assert len(told) == 1 and told[0].startswith(f"{15 * 101 / (300 * 21 + 15 * 102):.0%} of the text")
 
 
+@pytest.mark.parametrize(("recipe", "longest"), [("default", 100), ("google", 200)])
+def test_the_length_that_is_told_is_the_recipes(recipe: str, longest: int, tmp_path):
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "vocab" / "vocab.txt").write_text("\n".join([*SPECIAL, "a", "##a"]) + "\n")
+    text = "\n\n".join([f"{'a' * (longest + 1)}\n{'a ' * longest}"] * 4)
+    _, manifest = made(tmp_path, text, recipe=recipe, vocab=str(tmp_path / "vocab"), objective="nsp")
+    assert f"words of more than {longest} characters" in about_unknown(manifest)
+
+
 @pytest.mark.parametrize(("length", "message"), [(101, "every word has more than 100 characters"), (1001, "1,000")])
 def test_text_of_long_words_alone_is_not_called_empty(length: int, message: str, tmp_path):
     with pytest.raises(UserError, match=message):
