@@ -10,7 +10,7 @@ from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import adopted_model, check_same_files, check_source, warn_of_unknown
+from train.finetuning.start import adopted_model, check_same_files, check_source, warn_of_truncated, warn_of_unknown
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
@@ -116,6 +116,7 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     else:
         check_same_files(config, task, on_first_process(run.facts_to_resume), launch.allow_change)
     model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
+    warn_of_truncated(config, task, model.longest_input)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,7 @@ class FinetuningJob(ModelJob):
         """Logs the scores of each labelled file, and exports the model if it is the best so far.
 
         The scores of all files but the first have the file's name as a prefix; `baseline_NAME` is the baseline of the
-        score NAME, and `best` says whether this is the best evaluation so far. NaN (a correlation of equal predictions)
-        counts as the worst score.
+        score NAME, and `best` says whether this is the best evaluation so far (`rank_of`).
         """
         found: dict[str, float] = {}
         outputs = {split.name: self.outputs(state.params, split) for split in self._task.evaluations}
@@ -151,15 +150,13 @@ class FinetuningJob(ModelJob):
         return not self._is_over()
 
     def _is_over(self) -> bool:
-        """Whether the last `early_stop` evaluations brought no better score."""
+        """Whether the last `early_stop` evaluations brought no better model."""
         patience = self.config.early_stop
         scores = self._scores_so_far()
         return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
-    def _scores_so_far(self) -> list[float]:
-        """The score of each evaluation that chooses the model; -inf where it was not a number."""
-        found = [row[self._task.metric] for row in self._evaluations.values()]
-        return [-math.inf if score is None else score for score in found]
+    def _scores_so_far(self) -> list[tuple[float, float]]:
+        return [rank_of(row, self._task.metric) for row in self._evaluations.values()]
 
     def _scores(self, split: Split, outputs: Outputs, loss: float | None) -> dict[str, float]:
         return ({} if loss is None else {"loss": loss}) | self._task.score(split, outputs)
@@ -263,6 +260,16 @@ def _padded(config: FinetuneConfig, lengths: np.ndarray, batch: int, times: floa
     if config.pad == "max":
         return (config.max_length,)
     return padded_lengths(lengths, batch, longest=config.max_length, times=times)
+
+
+def rank_of(scores: Mapping[str, float | None], metric: str) -> tuple[float, float]:
+    """What an evaluation is compared by: its score `metric`, then its loss, the lower the better.
+
+    A rare class leaves the score as it is for many evaluations, while the loss falls. A score that was not a number is
+    the worst.
+    """
+    score, loss = scores[metric], scores.get("loss")
+    return -math.inf if score is None else score, -math.inf if loss is None else -loss
 
 
 class BestModel:

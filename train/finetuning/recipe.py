@@ -53,8 +53,8 @@ class FinetuneConfig(ShownConfig):
     null_threshold       with null_answers: predict none if its score, a sum of two logits, exceeds the best answer's
                          by more than this
     metric               the score that selects the best model; None: the task's own
-    early_stop           end the run after this many evaluations without a better score; 0: never; not with seeds or
-                         learning_rates
+    early_stop           end the run after this many evaluations without a better score, or an equal one with a lower
+                         loss; 0: never; not with seeds or learning_rates
     pad                  "few": pad a batch to one of a few lengths, chosen for the texts; "max": always to max_length
     seed                 of the head, the order of the examples and dropout
     track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow"); None: to neither

@@ -22,6 +22,7 @@ from train.run.adopted import check_finite, overridden_model, place_on_mesh
 logger = logging.getLogger(__name__)
 
 _HEADS = ("classifier", "qa_head", "pre_classifier")
+_MOST_TRUNCATED = 0.01  # of the texts of a file, without a warning
 _POOLER = "bert/pooler"
 _WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # the labels in their configs mean nothing
 
@@ -74,6 +75,20 @@ def warn_of_unknown(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer
         return
     if warning := Unknown.among(task.train, tokenizer).warning(config.init):
         logger.warning("train: %s", warning)
+
+
+def warn_of_truncated(config: FinetuneConfig, task: TaskData, longest: int) -> None:
+    """Warns of each file of which many rows lack tokens of their text. `longest`: the tokens that the model takes."""
+    if jax.process_index():
+        return
+    raised = f"; this model takes max_length={longest}" if config.max_length < longest else ""
+    files = [("train", task.train), *((split.name, split.encoded) for split in (*task.evaluations, *task.tests))]
+    for name, encoded in files:
+        if encoded.truncated > _MOST_TRUNCATED * len(encoded.row_lengths):
+            rows = f"{encoded.truncated:,} of {len(encoded.row_lengths):,} texts"
+            logger.warning(
+                "%s: %s are longer than max_length=%d and are truncated%s", name, rows, config.max_length, raised
+            )
 
 
 def check_same_files(

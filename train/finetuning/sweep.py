@@ -31,7 +31,7 @@ from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected, fetched
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rates_of_layers
+from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rank_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import blank_figure
 from train.finetuning.tasks.data import Outputs, Split, TaskData
@@ -296,17 +296,16 @@ def write_sweep(
 
 
 def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[int] | None = None) -> tuple[int, int]:
-    """Step and run number of the highest score; of equal scores the earliest, then that of the first run.
+    """Step and run number of the best evaluation by `rank_of`; of equal ones the earliest, then that of the first run.
 
-    `numbers`: the runs to look at; None: all. A score of None is lower than any other.
+    `numbers`: the runs to look at; None: all.
     """
 
-    def score(at: tuple[int, int]) -> float:
-        found = history[at[0]]["scores"][at[1]][metric]
-        return -math.inf if found is None else found
+    def rank(at: tuple[int, int]) -> tuple[float, float]:
+        return rank_of(history[at[0]]["scores"][at[1]], metric)
 
     every = [(step, number) for step in sorted(history) for number in range(len(history[step]["scores"]))]
-    return max((at for at in every if numbers is None or at[1] in numbers), key=score)  # the first of equal scores
+    return max((at for at in every if numbers is None or at[1] in numbers), key=rank)  # the first of equal ones
 
 
 def rates_of(runs: list[Run]) -> list[float]:

@@ -27,6 +27,7 @@ class Encoded:
         row_lengths: int64 [N] or [N · choices].
         targets: name -> array [N, ...]: what is learnt for an example as a whole.
         choices: number of rows per example; None: one, and batches have no axis for it.
+        truncated: how many rows lack tokens of their text.
     """
 
     tokens: Mapping[str, np.ndarray]
@@ -34,6 +35,7 @@ class Encoded:
     row_lengths: np.ndarray
     targets: Mapping[str, np.ndarray]
     choices: int | None = None
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.row_lengths) // (self.choices or 1)
@@ -101,13 +103,14 @@ def encode_texts(
         targets: what is learnt for each example.
         choices: number of rows per example; None: one.
     """
-    ids, types, lengths = tokenizer.encode_joined(texts, pairs, max_length=max_length)
+    ids, types, lengths, truncated = tokenizer.encode_joined(texts, pairs, max_length=max_length)
     return Encoded(
         {"input_ids": ids, "token_type_ids": types},
         {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0},
         lengths,
         targets,
         choices,
+        truncated,
     )
 
 

@@ -409,11 +409,12 @@ class Tokenizer(TokenIds):
 
     def encode_joined(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """The rows of a call on these texts or pairs, without padding and end to end; faster than a call.
 
         Returns:
-            ids and token types, int32 [T] (types 0 where the model takes none); the tokens of each row, int64 [B].
+            ids and token types, int32 [T] (types 0 where the model takes none); the tokens of each row, int64 [B]; how
+            many rows were truncated.
 
         Raises:
             UserError: as a call.
@@ -422,9 +423,11 @@ class Tokenizer(TokenIds):
         slots = self.layouts[len(texts_S) - 1]
         room = _room(slots, self.max_length if max_length is None else max_length)
         encoded_S = [self._encode_segment(some, offsets=False, word_ids=False) for some in texts_S]
+        whole_B = sum(some.lengths for some in encoded_S)
         encoded_S, kept_SB = self._cut(encoded_S, room, "longest_first")
+        truncated = int((kept_SB.sum(axis=0) < whole_B).sum())
         ids, types, lengths_B = join(slots, encoded_S, kept_SB)
-        return ids, types if self.takes_token_types else np.zeros_like(types), lengths_B
+        return ids, types if self.takes_token_types else np.zeros_like(types), lengths_B, truncated
 
     def _cut(self, encoded_S: list[Segments], room: int | None, truncation: str) -> tuple[list[Segments], np.ndarray]:
         """The segments, and how many tokens of each a row keeps from its beginning on (`kept_lengths`)."""

@@ -392,18 +392,9 @@ class TaskModel:
                 continue
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
             examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
-            truncated += Truncated(self._cut(examples, first, second, longest), len(rows), longest)
+            truncated += Truncated(examples.truncated, len(rows), longest)
             parts.append((np.array(rows, np.int64), examples))
         return parts[0][1] if len(parts) == 1 else interleaved(parts), truncated
-
-    def _cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> int:
-        full = np.flatnonzero(examples.row_lengths == longest)
-        if not len(full):
-            return 0
-        lengths = self.tokenizer.encode_flat([texts[i] for i in full])[1]
-        if pairs is not None:
-            lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
-        return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
 
     def graph(
         self,

@@ -74,9 +74,9 @@ def test_rows_are_the_tokenizers(tokenizer: Tokenizer, paired: bool):
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_text_alone_has_the_row_that_it_has_among_others(tokenizer: Tokenizer, paired: bool):
     first, second = texts(23, seed=4), texts(23, seed=5) if paired else None
-    ids, types, lengths = tokenizer.encode_joined(first, second, max_length=LONGEST)
+    ids, types, lengths, _ = tokenizer.encode_joined(first, second, max_length=LONGEST)
     alone = [
-        tokenizer.encode_joined([text], second and [second[number]], max_length=LONGEST)
+        tokenizer.encode_joined([text], second and [second[number]], max_length=LONGEST)[:3]
         for number, text in enumerate(first)
     ]
     for together, singly in zip((ids, types, lengths), zip(*alone, strict=True), strict=True):

@@ -48,6 +48,7 @@ from train.finetuning import cost
 from train.finetuning.job import FinetuningJob
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import check_same_files
+from train.finetuning.sweep import best_of
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
 from train.run.log.curves import curves_of
@@ -372,8 +373,26 @@ def test_a_run_without_a_record_of_its_files_resumes(tmp_path: Path):
 def test_a_correlation_that_was_not_a_number_stays_the_worst_score_of_a_resumed_run():
     job = object.__new__(FinetuningJob)
     job._task = SimpleNamespace(metric="spearman")
-    job.resume({"evaluations": [{"step": 4, "spearman": None}, {"step": 8, "spearman": 0.5}]})
-    assert job._scores_so_far() == [-math.inf, 0.5]
+    job.resume({"evaluations": [{"step": 4, "spearman": None, "loss": 1.0}, {"step": 8, "spearman": 0.5, "loss": 2.0}]})
+    first, second = job._scores_so_far()
+    assert first < second and first[0] == -math.inf
+
+
+def test_of_equal_scores_the_lower_loss_is_better_and_the_run_goes_on():
+    job = object.__new__(FinetuningJob)
+    job._task, job.config = SimpleNamespace(metric="accuracy"), SimpleNamespace(early_stop=1)
+    rows = [{"step": step, "accuracy": 0.99, "loss": loss} for step, loss in ((1, 0.2), (2, 0.1), (3, 0.05))]
+    job.resume({"evaluations": rows})
+    assert not job._is_over() and job._scores_so_far()[-1] == max(job._scores_so_far())
+    job.resume({"evaluations": [*rows, rows[-1] | {"step": 4}]})
+    assert job._is_over()  # neither is better
+
+
+def test_of_equal_scores_the_lower_loss_wins_among_several_runs():
+    scores = [[{"accuracy": 0.5, "loss": loss} for loss in losses] for losses in ((0.9, 0.8), (0.7, 0.6), (0.6, 0.9))]
+    history = {step: {"scores": of_runs} for step, of_runs in enumerate(scores, 1)}
+    assert best_of(history, "accuracy") == (2, 1)
+    assert best_of(history, "accuracy", [0]) == (3, 0)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import adopted_model, starting_parameters, warn_of_unknown
+from train.finetuning.start import adopted_model, starting_parameters, warn_of_truncated, warn_of_unknown
 
 LABELS = ("bad", "good")
 HEAD = "sequence-classification"
@@ -187,3 +187,22 @@ def test_a_vocabulary_that_does_not_fit_is_told(caplog):
         assert ("train: 8% of the 108 tokens are [UNK]: the vocabulary of a-model does not fit" in caplog.text) is told
         warn_of_unknown(config, SimpleNamespace(head="token-classification", train=encoded), tokenizer)
         assert len(caplog.records) == told  # KLUE-NER tags blanks, each of which is [UNK]
+
+
+def test_texts_that_are_truncated_are_told_for_each_file(caplog):
+    tokenizer = Tokenizer.from_vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"), cased=False)
+    config = FinetuneConfig(init="a-model", max_length=8)
+    short, long = "hello " * 6, "hello " * 7
+    few, many = (encode_texts(tokenizer, texts, None, max_length=8, targets={}) for texts in ([short] * 9, [long] * 9))
+    dev: Any = SimpleNamespace(name="dev", encoded=many)
+    for longest, advice in ((16, "; this model takes max_length=16"), (8, "")):
+        caplog.clear()
+        task: Any = SimpleNamespace(train=few, evaluations=(dev,), tests=())
+        warn_of_truncated(config, task, longest)
+        assert caplog.messages == [f"dev: 9 of 9 texts are longer than max_length=8 and are truncated{advice}"]
+
+
+def test_the_longer_text_of_a_pair_counts_once_where_it_is_truncated():
+    tokenizer = Tokenizer.from_vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"), cased=False)
+    first, second = ["hello " * 2, "hello " * 3, "hello " * 9], ["hello " * 3, "hello " * 3, "hello " * 9]
+    assert encode_texts(tokenizer, first, second, max_length=8, targets={}).truncated == 2
