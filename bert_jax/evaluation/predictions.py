@@ -1,7 +1,7 @@
 """Scores the `predictions/SPLIT.jsonl` of fine-tuning runs, which hold text, gold, label and probability together."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,12 @@ def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
     files = sorted((folder / "predictions").glob("*.jsonl")) if (folder / "predictions").exists() else []
     if not files:
         raise FileNotFoundError(f"{folder}: has no predictions/*.jsonl; a run writes them when it ends")
+    classes = _classes_of(config)
     rows = {path.name.removesuffix(".jsonl"): (path, read_json_lines(path)) for path in files}
     found = {
-        name: score_rows("ax" if (config["task"], name) == ("mnli", "diagnostic") else config["task"], some, str(path))
+        name: score_rows(
+            "ax" if (config["task"], name) == ("mnli", "diagnostic") else config["task"], some, str(path), classes
+        )
         for name, (path, some) in rows.items()
         if some and "gold" in some[0]
     }
@@ -77,13 +80,21 @@ def score_file(task: str, path: Path) -> Scores:
     return score_rows(task, read_json_lines(path), str(path))
 
 
-def score_rows(task: str, rows: Sequence[Any], source: str) -> Scores:
+def _classes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a run's classes; none if its config.json has none."""
+    model = config.get("model")
+    labels = model.get("labels") if isinstance(model, dict) else None
+    return tuple(label for label in labels if isinstance(label, str)) if isinstance(labels, list) else ()
+
+
+def score_rows(task: str, rows: Sequence[Any], source: str, classes: Sequence[str] = ()) -> Scores:
     """The scores of the lines of a SPLIT.jsonl, with the same names and numbers as in the run's report.
 
     Args:
         task: the run's; "ax" for GLUE's diagnostic set.
         rows: the lines' objects.
         source: the file, for messages.
+        classes: of a table with several labels a row, those that the rows need not name.
 
     Raises:
         UserError: a line lacks a field, has those of another kind of task, or a label that the task does not have; or
@@ -95,7 +106,7 @@ def score_rows(task: str, rows: Sequence[Any], source: str) -> Scores:
     for number, row in enumerate(rows, 1):
         _check_row(task, row, f"{source}, line {number}")
     try:
-        return _scores_of(task)(gold, found, rows)
+        return _scores_of(task, classes)(gold, found, rows)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError, IndexError) as error:
         what = quoted(str(error))
         raise UserError(f"{source}: not what a run of task={task} writes ({what}); say the run's own task") from None
@@ -147,7 +158,7 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
     return is_number, "numbers"
 
 
-def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
+def _scores_of(task: str, classes: Sequence[str]) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
     if task in _MARKS["question"]:
         return lambda gold, found, rows: _answers(task, rows)
     if task in TAG_READERS:
@@ -159,13 +170,14 @@ def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, 
         return lambda gold, found, rows: diagnostic_scores(gold, found)
     if task in GLUE:
         return lambda gold, found, rows: glue_scores(task, gold, found)
-    return lambda gold, found, rows: _table(gold, found)
+    return lambda gold, found, rows: _table(gold, found, rows, classes)
 
 
-def _table(gold: list[Any], found: list[Any]) -> Scores:
+def _table(gold: list[Any], found: list[Any], rows: Sequence[dict[str, Any]], classes: Sequence[str]) -> Scores:
     """A label that is a list stands for several, and a number for a number."""
     if isinstance(gold[0], list):
-        return table_scores("classes", *flags_of(gold, found))
+        named = (name for row in rows for name in row.get("probabilities", ()))
+        return table_scores("classes", *flags_of(gold, found, {*classes, *named}))
     return table_scores("class" if isinstance(gold[0], str) else "number", gold, found)
 
 

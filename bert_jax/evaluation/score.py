@@ -201,20 +201,22 @@ def _table(
 
 def _classified(examples: Sequence[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
     """The scores of what `classify --json` answered to the texts of `gold`, in their order."""
-    guess = [_answer(line, kind, f"{predictions}, line {number}") for number, line in read_lines(predictions)]
+    classes: set[str] = set()
+    guess = [_answer(line, kind, f"{predictions}, line {number}", classes) for number, line in read_lines(predictions)]
     if len(guess) != len(examples):
         raise UserError(f"{predictions}: {len(guess)} predictions for {len(examples)} examples of {gold}")
     truth: list[Any] = [example.label for example in examples]
     if None in truth:
         raise UserError(f"{gold}: has no label for id {examples[truth.index(None)].id}; expected a labelled file")
-    return _scores_of(kind, truth, guess)
+    return _scores_of(kind, truth, guess, classes)
 
 
-def _scores_of(kind: str, truth: Sequence[Any], guess: Sequence[Any]) -> Scores:
-    return table_scores(kind, *(flags_of(truth, guess) if kind == "classes" else (truth, guess)))
+def _scores_of(kind: str, truth: Sequence[Any], guess: Sequence[Any], classes: Iterable[str] = ()) -> Scores:
+    return table_scores(kind, *(flags_of(truth, guess, classes) if kind == "classes" else (truth, guess)))
 
 
-def _answer(line: str, kind: str, where: str) -> Any:
+def _answer(line: str, kind: str, where: str, classes: set[str]) -> Any:
+    """The decision that a line has, a class, several or a number; adds the classes that it names to `classes`."""
     found = parse_json(line, where)
     rows = found if isinstance(found, list) else [found]
     if not (rows or kind == "classes") or not all(
@@ -224,14 +226,24 @@ def _answer(line: str, kind: str, where: str) -> Any:
             f"{where}: found {quoted(found)}; expected labels with scores, as the JSON of classify has them"
         )
     if kind == "classes":
+        classes.update(row["label"] for row in rows)
         return [row["label"] for row in rows if row["score"] > 0.5]
     return rows[0]["score" if kind == "number" else "label"]
 
 
-def flags_of(labels: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of names -> 0 or 1 for each name that occurs in any of them, bool [N, C] each, as `table_scores` takes."""
-    names = sorted({name for some in (*labels, *predictions) for name in some}) or [""]
-    gold, found = (np.array([[name in some for name in names] for some in side]) for side in (labels, predictions))
+def flags_of(
+    labels: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], classes: Iterable[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of names -> whether each has each name, bool [N, C], as `table_scores` takes.
+
+    The names are those that occur in any list, and `classes`, which need not occur.
+    """
+    names = set(classes).union(*labels, *predictions) or {""}
+    columns = {name: column for column, name in enumerate(sorted(names))}
+    gold, found = (np.zeros((len(side), len(columns)), bool) for side in (labels, predictions))
+    for flags, side in ((gold, labels), (found, predictions)):
+        for row, some in zip(flags, side, strict=True):
+            row[[columns[name] for name in some]] = True
     return gold, found
 
 
@@ -288,7 +300,7 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
     Returns:
         For "class": accuracy, macro_f1, matthews_correlation. For "classes": micro_f1, accuracy (an example counts if
         all its labels are right), macro_f1. For "number": spearman, pearson, mean_squared_error. macro_f1 is the mean
-        over the classes that occur in labels or predictions.
+        over the classes that occur in labels or predictions; for "classes" over all C.
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
     if kind == "number":
@@ -298,12 +310,10 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
             "mean_squared_error": float(np.square(gold - found).mean()),
         }
     if kind == "classes":
-        occurs = (gold.astype(bool) | found.astype(bool)).any(axis=0)
-        macro = metrics.f1(gold[:, occurs], found[:, occurs], "macro") if occurs.any() else 0.0
         return {
             "micro_f1": metrics.f1(gold, found, "micro"),
             "accuracy": metrics.accuracy(gold, found),
-            "macro_f1": macro,
+            "macro_f1": metrics.f1(gold, found, "macro"),
         }
     return {
         "accuracy": metrics.accuracy(gold, found),
