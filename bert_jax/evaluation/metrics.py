@@ -134,6 +134,20 @@ def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
     return pearson(ranks(x), ranks(y))
 
 
+def r2(targets: ArrayLike, predictions: ArrayLike) -> float:
+    """The coefficient of determination of predicted numbers [N]: 1 minus their squared error, as a share of that of
+    the targets' mean; NaN if N < 2 or all targets are equal. Like `sklearn.metrics.r2_score` with force_finite=False.
+
+    Raises:
+        UserError: the shapes differ or are not [N].
+    """
+    x, y = _numbers(targets, predictions)
+    if len(x) < 2 or (x == x[0]).all():
+        return math.nan
+    scale = np.abs(x - x.mean()).max()  # the squares of very small numbers would underflow to 0
+    return float(1 - np.square((x - y) / scale).sum() / np.square((x - x.mean()) / scale).sum())
+
+
 def ranks(values: ArrayLike) -> np.ndarray:
     """The ranks of values [N] as float64 [N]: 1 for the smallest; equal values all get the mean of their ranks."""
     _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)

@@ -299,15 +299,19 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
 
     Returns:
         For "class": accuracy, macro_f1, matthews_correlation. For "classes": micro_f1, accuracy (an example counts if
-        all its labels are right), macro_f1. For "number": spearman, pearson, mean_squared_error. macro_f1 is the mean
+        all its labels are right), macro_f1. For "number": r2, spearman, pearson, mean_absolute_error,
+        mean_squared_error. macro_f1 is the mean
         over the classes that occur in labels or predictions; for "classes" over all C.
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
     if kind == "number":
+        errors = np.asarray(gold, np.float64) - found
         return {
+            "r2": metrics.r2(gold, found),
             "spearman": metrics.spearman(gold, found),
             "pearson": metrics.pearson(gold, found),
-            "mean_squared_error": float(np.square(gold - found).mean()),
+            "mean_absolute_error": float(np.abs(errors).mean()),
+            "mean_squared_error": float(np.square(errors).mean()),
         }
     if kind == "classes":
         return {

@@ -214,8 +214,12 @@ def _mean_over_classes(logits: Array, class_weights: Array | None, is_choice: Ar
     return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1, dtype=jnp.float32)
 
 
-def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) -> Sums:
+def binary_sums(
+    logits: Array, labels: Array, row_weights: Array | None = None, positive_weights: Array | None = None
+) -> Sums:
     """Binary cross-entropy of each class, from logits [B, C] and labels 0 or 1, float [B, C].
+
+    positive_weights: float32 [C], factors of the loss where the label is 1, as torch's pos_weight; None means ones.
 
     Returns:
         float32 scalars, with row weights: loss_sum; count, the number of decisions (one per row and class), which is
@@ -227,8 +231,11 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
     _check_same_shape("labels", labels, logits)
     logits, weights = logits.astype(jnp.float32), broadcast_rows(row_weights, labels)
     right = (logits > 0) == (labels > 0.5)
+    losses = jax.nn.softplus(logits) - labels * logits
+    if positive_weights is not None:
+        losses += (positive_weights - 1)[None] * labels * jax.nn.softplus(-logits)
     return {
-        "loss_sum": (weights * (jax.nn.softplus(logits) - labels * logits)).sum(),
+        "loss_sum": (weights * losses).sum(),
         "correct": jnp.where(right, weights, 0.0).sum(),
         "count": weights.sum(),
     }

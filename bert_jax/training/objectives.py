@@ -149,13 +149,18 @@ class SeveralLabels(_MeanLoss):
     """Binary cross-entropy of each class: the mean over classes and rows. The batch has labels 0 or 1, float [B, C].
 
     Accuracy is the share of correct decisions, one per class and row.
+
+    Attributes:
+        positive_weights: float32 [C], factors of the loss where the label is 1, as torch's pos_weight; None means ones.
     """
+
+    positive_weights: Array | None = None
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         return {"denominator": broadcast_rows(batch["weights"], jnp.asarray(batch["labels"])).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        return binary_sums(apply().logits, batch["labels"], batch["weights"])
+        return binary_sums(apply().logits, batch["labels"], batch["weights"], self.positive_weights)
 
 
 @struct.dataclass

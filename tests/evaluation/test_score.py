@@ -140,8 +140,10 @@ def by_scikit_learn(kind: str, gold: Any, said: Any) -> dict[str, Any]:
     if kind == "number":
         gold, said = np.array(gold), np.array(said)
         return {
+            "r2": sk.r2_score(gold, said),
             "spearman": stats.spearmanr(gold, said)[0],
             "pearson": stats.pearsonr(gold, said)[0],
+            "mean_absolute_error": sk.mean_absolute_error(gold, said),
             "mean_squared_error": sk.mean_squared_error(gold, said),
         }
     if kind == "classes":
@@ -259,10 +261,11 @@ def test_the_words_for_a_table_s_columns(tmp_path: Path, capsys):
     assert main([*words, "--kind", "number", "--json"]) == 0
     out = capsys.readouterr().out  # equal predictions have no correlation, and JSON no word for that
     assert json.loads(out, parse_constant=pytest.fail) == {
-        "spearman": None, "pearson": None, "mean_squared_error": pytest.approx(5 / 3),
+        "r2": pytest.approx(1 - 5 / (2 * 7 / 3)), "spearman": None, "pearson": None, "mean_absolute_error": 1.0,
+        "mean_squared_error": pytest.approx(5 / 3),
     }  # fmt: skip
     assert main([*words, "--kind", "number"]) == 0
-    assert "spearman            none" in capsys.readouterr().out
+    assert "spearman             none" in capsys.readouterr().out
     assert main(["score", "rte", str(gold), str(said), "--label", "mood"]) == 2
     assert "--label, --id, --kind are for classify only; rte has its own columns" in capsys.readouterr().err
 

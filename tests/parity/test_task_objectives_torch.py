@@ -1,5 +1,6 @@
 """Losses and gradients of fine-tuning are torch's, and the losses those of transformers' models."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,9 @@ def test_several_labels_are_torchs_binary_cross_entropy_and_numbers_its_squared_
     compared(
         SeveralLabels(), logits, lambda leaf: functional.binary_cross_entropy_with_logits(leaf, wanted), labels=labels
     )
+    factors = np.array([0.5, 1, 7], np.float32)
+    weigh = partial(functional.binary_cross_entropy_with_logits, pos_weight=torch.tensor(factors))
+    compared(SeveralLabels(jnp.asarray(factors)), logits, lambda leaf: weigh(leaf, wanted), labels=labels)
     values = torch.tensor(labels[:, 0])
     compared(Regression(), logits[:, :1], lambda leaf: functional.mse_loss(leaf.squeeze(), values), labels=labels[:, 0])
 

@@ -40,6 +40,10 @@ CASES: dict[str, tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]] = {
     "several labels": (
         SeveralLabels(), {"logits": drawn(6, 3)}, {"labels": (RNG.random((6, 3)) < 0.5).astype(np.float32)},
     ),
+    "weighed several labels": (
+        SeveralLabels(jnp.asarray(CLASS_WEIGHTS)),
+        {"logits": drawn(6, 3)}, {"labels": (RNG.random((6, 3)) < 0.5).astype(np.float32)},
+    ),
     "numbers": (Regression(), {"logits": drawn(6, 1)}, {"labels": drawn(6)}),
     "answers": (
         AnswerSpan(), {"start_logits": drawn(6, 7), "end_logits": drawn(6, 7)},
@@ -71,7 +75,8 @@ def defined(objective: Any, outputs: dict[str, np.ndarray], batch: dict[str, np.
             total, share = total + (logits[row, 0] - labels[row]) ** 2, share + 1
         elif isinstance(objective, SeveralLabels):
             p = 1 / (1 + np.exp(-logits[row]))
-            total, share = total - np.log(np.where(labels[row] == 1, p, 1 - p)).mean(), share + 1
+            ones = 1.0 if objective.positive_weights is None else np.asarray(objective.positive_weights)
+            total, share = total - np.where(labels[row] == 1, ones * np.log(p), np.log(1 - p)).mean(), share + 1
         else:
             for x, label in zip(np.atleast_2d(logits[row]), np.atleast_1d(labels[row]), strict=True):
                 if label == -100:

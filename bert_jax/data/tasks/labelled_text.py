@@ -119,6 +119,8 @@ def read_label(value: Any, columns: Columns, where: str) -> Label:
     if columns.kind == "number":
         return label_number(value, where)
     if columns.kind == "classes":
+        if value is None:
+            return ()
         names = _names_in(value, f"{where}: {columns.label!r}") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(
@@ -171,7 +173,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     for example in examples:
         if example.label is None:
             raise UserError(f"line {example.line}: has no label, but training needs one")
-        names |= set(_names(example.label))
+        names |= set(names_of(example.label))
     if len(names) < 2:
         found = f"only {quoted(next(iter(names)))}" if names else "none"
         raise UserError(f"{len(examples)} examples and {found} as a label; expected at least two classes")
@@ -188,7 +190,7 @@ def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
     """Raises UserError, beginning with `source`, if all examples have the same label, a class or a number."""
     found = {example.label for example in examples}
     if len(found) == 1:
-        only = "|".join(_names(found.pop()))
+        only = "|".join(names_of(found.pop()))
         raise UserError(
             f"{source}: {len(examples):,} examples and only {quoted(only)} as a label; expected at least two"
         )
@@ -208,7 +210,7 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
     """
     ids = {name: id for id, name in enumerate(names)}
     for example in examples:
-        for name in _names(example.label):
+        for name in names_of(example.label):
             if name not in ids:
                 looks_alike = f"; {_LOOKS_LIKE_IT}" if in_another_form(name, names) else hint
                 raise UserError(
@@ -216,10 +218,10 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
                     f"({some_of(names, 10)}){looks_alike}"
                 )
     if not any(isinstance(example.label, tuple) for example in examples):
-        return np.array([ids[_names(example.label)[0]] for example in examples], np.int32)
+        return np.array([ids[names_of(example.label)[0]] for example in examples], np.int32)
     chosen = np.zeros((len(examples), len(names)), np.float32)
     for row, example in zip(chosen, examples, strict=True):
-        row[[ids[name] for name in _names(example.label)]] = 1
+        row[[ids[name] for name in names_of(example.label)]] = 1
     return chosen
 
 
@@ -255,7 +257,8 @@ def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray
     return kept, np.sort(np.array(held))
 
 
-def _names(label: Label | None) -> tuple[str, ...]:
+def names_of(label: Label | None) -> tuple[str, ...]:
+    """The names of the classes that a label stands for."""
     if label is None:
         return ()
     return label if isinstance(label, tuple) else (str(label),)

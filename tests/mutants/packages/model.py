@@ -291,8 +291,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOSSES,
-        "(weights * (jax.nn.softplus(logits) - labels * logits)).sum()",
-        "(weights * (jax.nn.softplus(logits) - logits)).sum()",
+        "losses = jax.nn.softplus(logits) - labels * logits",
+        "losses = jax.nn.softplus(logits) - logits",
         "a label that does not apply is learnt as one that does",
         (f"{OF_OBJECTIVES}::test_loss_and_gradient_are_those_of_the_definition",),
     ),

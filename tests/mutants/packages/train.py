@@ -618,6 +618,23 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_FINETUNING}::test_every_score_stands_beside_that_of_the_majority_class",),
     ),
     Mutant(
+        FINETUNING,
+        "-math.inf if loss is None else -loss",
+        "0.0",
+        "of equal scores the first model is exported, whose loss is higher",
+        (f"{OF_FINETUNING}::test_of_equal_scores_the_lower_loss_is_better_and_the_run_goes_on",),
+    ),
+    Mutant(
+        "bert_jax/evaluation/predictions.py",
+        "flags_of(gold, found, {*classes, *named})",
+        "flags_of(gold, found)",
+        "macro_f1 is the mean over the labels that occur",
+        (
+            "tests/train/finetuning/test_tasks.py::"
+            "test_macro_f1_of_several_labels_is_scikit_learns_where_a_label_occurs_in_neither",
+        ),
+    ),
+    Mutant(
         "train/finetuning/tasks/classify.py",
         'one["probability"] = row[said]',
         'one["probability"] = row[0]',

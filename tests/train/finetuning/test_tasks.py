@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.metrics as sk
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.evaluation.predictions import score_rows
 from bert_jax.evaluation.score import score
 from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
@@ -108,7 +110,8 @@ def test_predictions_of_very_many_classes_are_made_one_by_one(tmp_path):
     logits = np.random.default_rng(0).normal(size=(500, 500)).astype(np.float32)
     tracemalloc.start()
     try:
-        assert sum(len(row["probabilities"]) for row in found.rows(dev, {"logits": logits})) == logits.size
+        rows = [(row["label"], row["gold"], row["probabilities"]) for row in found.rows(dev, {"logits": logits})]
+        assert all(20 <= len(chances) <= 21 and {said, gold} <= chances.keys() for said, gold, chances in rows)
         # Three arrays of float64. As Python's numbers in dicts each cell takes 100 bytes.
         assert tracemalloc.get_traced_memory()[1] < 50 * logits.size
     finally:
@@ -346,6 +349,89 @@ def test_balanced_weights_are_scikit_learns(tmp_path):
     found = opened(train=train, dev=train, class_weights="balanced").objective.class_weights
     expected = compute_class_weight("balanced", classes=np.array(["a", "b", "c"]), y=labels)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_balanced_weights_of_several_labels_are_the_examples_without_for_each_with(tmp_path):
+    train = write_csv(tmp_path / "train.csv", [("the film", label) for label in ("a", "a|b", "a", "a|b", "", "a|b")])
+    found = opened(train=train, dev=train, kind="classes", class_weights="balanced").objective.positive_weights
+    np.testing.assert_allclose(found, [1 / 5, 1])
+
+
+def test_the_share_of_each_of_several_labels_is_held_out(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    rates = np.geomspace(0.01, 0.3, 20)
+    rows = [("film", "|".join(f"l{n}" for n in np.flatnonzero(rng.random(20) < rates))) for _ in range(500)]
+    table = write_csv(tmp_path / "train.csv", rows)
+    counts = Counter(name for _, names in rows for name in filter(None, names.split("|")))
+    for seed in range(5):
+        found = opened(train=table, dev="0.1", kind="classes", split_seed=seed)
+        of_dev = found.evaluations[0].encoded.targets["labels"].sum(axis=0)
+        for name, ones in zip(found.labels, of_dev, strict=True):
+            assert counts[name] - ones > 0 and (ones > 0 or counts[name] < 10)
+    assert "is not learnt" not in caplog.text
+    table = write_csv(tmp_path / "once.csv", [("film", f"once{number}|often") for number in range(20)])
+    opened(train=table, dev="0.1", kind="classes")
+    assert re.search(r"dev=0.1 holds out every example of 'once\d+', 'once\d+', which is not learnt", caplog.text)
+
+
+def test_macro_f1_of_several_labels_is_scikit_learns_where_a_label_occurs_in_neither(tmp_path):
+    train = write_csv(tmp_path / "train.csv", [("film", label) for label in ("a", "b", "c")])
+    dev = write_csv(tmp_path / "dev.csv", [("film", "a"), ("film", "a")])
+    found = opened(train=train, dev=dev, kind="classes")
+    for extra in (-1, 1):
+        logits = np.array([[1, extra, -1], [1, -1, -1]], np.float32)
+        scores = found.score(found.evaluations[0], {"logits": logits})
+        expected = sk.f1_score([[1, 0, 0]] * 2, logits > 0, average="macro", zero_division=0)
+        assert scores["macro_f1"] == pytest.approx(expected) == pytest.approx(1 / 3)
+        rows = list(found.rows(found.evaluations[0], {"logits": logits}))
+        assert score_rows("classify", rows, "dev.jsonl") == pytest.approx(scores)
+        bare = [{name: row[name] for name in ("gold", "label")} for row in rows]
+        assert score_rows("classify", bare, "dev.jsonl", found.labels) == pytest.approx(scores)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [((1, 2.5, 5), False), ((100_000, 250_000), True), ((0.001, 0.002), True), ((50.1, 50.9), True)],
+)
+def test_numbers_of_another_scale_are_told(tmp_path, caplog, numbers: tuple[float, ...], told: bool):
+    train = write_csv(tmp_path / "train.csv", [("film", number) for number in numbers])
+    found = opened(train=train, dev=train, kind="number")
+    assert (f"the numbers have a mean of {np.mean(numbers):.4g} and a standard deviation of" in caplog.text) == told
+    assert found.metric == "r2" and found.baseline_scores(found.evaluations[0])["r2"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_number_is_scored_as_the_file_has_it(tmp_path):
+    stamps = [1_700_000_000 + second for second in range(50)]  # float32 knows every 128th
+    train = write_csv(tmp_path / "train.csv", [("film", stamp) for stamp in stamps])
+    found = opened(train=train, dev=train, kind="number")
+    rows = list(found.rows(found.evaluations[0], {"logits": np.arange(50, dtype=np.float32)[:, None]}))
+    assert [row["gold"] for row in rows] == stamps
+    assert found.score(found.evaluations[0], {"logits": np.arange(50, dtype=np.float32)[:, None]})["spearman"] == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (("art, health", "art", "health, law", "art, law"), "'art, health'"),
+        (("art;health", "health;law", "art; law"), "'art; law'"),
+        (("Paris, France", "Rome, Italy", "Bern, Switzerland"), None),
+        (("art|law", "art, law", "law, art"), None),
+        (("art", "law"), None),
+    ],
+)
+def test_labels_with_another_sign_between_them_are_told(tmp_path, caplog, labels: tuple[str, ...], told: str | None):
+    train = write_csv(tmp_path / "train.csv", [("film", label) for label in labels])
+    opened(train=train, dev=train, kind="classes")
+    found = [message for message in caplog.messages if "look like several" in message]
+    assert len(found) == (told is not None) and all(f"labels such as {told} look" in message for message in found)
+
+
+def test_an_example_may_have_none_of_several_labels(tmp_path):
+    train = tmp_path / "train.jsonl"
+    labels = ('["a", "b"]', "null", "[]", '["b"]')
+    train.write_text("".join(f'{{"text": "film", "label": {label}}}\n' for label in labels))
+    found = opened(train=train, dev=train, kind="classes").train.targets["labels"]
+    np.testing.assert_array_equal(found, [[1, 1], [0, 0], [0, 0], [0, 1]])
 
 
 def squad_with(path: Path, **answer: Any) -> Path:

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from bert_jax.data.tasks.labelled_text import (
 )
 from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, some_of
 from bert_jax.evaluation.score import diagnostic_scores, glue_scores, table_scores
 from bert_jax.training.objectives import Objective, OneLabel, Regression, SeveralLabels
 from train.finetuning.recipe import FinetuneConfig
@@ -37,11 +38,16 @@ from train.finetuning.tasks.data import (
     check_length,
     checked_metric,
     read_splits,
+    share_of,
     task_files,
     with_held_out,
 )
+from train.finetuning.tasks.labels import class_of, class_weights, warn_of_joined, warn_of_scale
 
 logger = logging.getLogger(__name__)
+
+_MANY_CLASSES = 100  # of more, a row of predictions has the probabilities of so many:
+_MOST_PROBABLE = 20
 
 Reader = Callable[[Path], list[LabelledText]]
 Score = Callable[[np.ndarray, np.ndarray], Scores]
@@ -75,6 +81,7 @@ class Layout(NamedTuple):
         score: scores predictions; arguments: labels and predictions, as ids or numbers; None: `table_scores`.
         submissions: split -> name of the benchmark's submission file, which has GLUE's two columns.
         extra: a set to predict besides the test files.
+        own: whether the labels are the user's, so that a warning may advise others.
     """
 
     files: FileNames
@@ -86,6 +93,7 @@ class Layout(NamedTuple):
     score: Score | None = None
     submissions: Mapping[str, str] = MappingProxyType({})
     extra: ExtraSet | None = None
+    own: bool = False
 
 
 class ClassifyTask:
@@ -105,13 +113,20 @@ class ClassifyTask:
         for path, some in sources[1:]:  # so that an error about an unknown label names the right file
             self._targets(path, some)
         rare_together = layout.kind != "class"
-        train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
+        if layout.kind == "number" and layout.own:
+            warn_of_scale(np.array([example.label for example in examples], np.float64), files.train)
+        train, held = with_held_out(
+            config, examples, class_of(layout.kind, examples, share_of(config.dev)), rare_together=rare_together
+        )
         self.problem_type = {
             "class": "single_label_classification",
             "classes": "multi_label_classification",
             "number": "regression",
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
+        if layout.kind == "classes" and not (learnt := self.train.targets["labels"].any(axis=0)).all():
+            rare = some_of([self.labels[number] for number in np.flatnonzero(~learnt)])
+            logger.warning("dev=%s holds out every example of %s, which is not learnt", config.dev, rare)
         self.trained_on = (files.train, *files.more)
         self.objective = self._objective(config)
         read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)
@@ -125,10 +140,12 @@ class ClassifyTask:
     def _usual(self, labels: np.ndarray) -> tuple[str, np.ndarray]:
         """The most frequent label of `labels`, or their mean: in words, and as logits [C]."""
         if self._layout.kind == "number":
-            return f"always {labels.mean():.4g}, the mean of train", labels.mean(keepdims=True)
+            mean = labels.mean(keepdims=True, dtype=np.float64)
+            return f"always {mean[0]:.4g}, the mean of train", mean
         if self._layout.kind == "classes":
-            sets, counts = np.unique(labels, axis=0, return_counts=True)
-            most = sets[counts.argmax()]
+            # np.unique(axis=0) sorts whole rows: seconds where there are thousands of classes
+            numbers = [flags.tobytes() for flags in np.packbits(labels > 0, axis=1)]
+            most = labels[numbers.index(Counter(numbers).most_common(1)[0][0])]
             return f"always {self._as_text(most) or 'none'!r}, the most frequent labels of train", 2 * most - 1
         most = np.bincount(labels[labels >= 0], minlength=len(self.labels)).argmax()
         words = f"always {self.labels[most]!r}, the most frequent label of train"
@@ -143,6 +160,8 @@ class ClassifyTask:
             return ("LABEL_0",)
         if self._layout.labels:
             return self._layout.labels
+        if self._layout.kind == "classes":
+            warn_of_joined(train, path)
         try:
             return find_labels(train)
         except UserError as error:
@@ -163,21 +182,30 @@ class ClassifyTask:
         return label_ids(examples, self.labels, str(path), hint)
 
     def _objective(self, config: FinetuneConfig) -> Objective:
-        if self._layout.kind == "class":
-            weights = class_weights(config.class_weights, self.train.targets["labels"], self.labels)
-            return OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
-        if config.class_weights != "none" or config.label_smoothing:
-            kind = self._layout.kind
-            raise UserError(f"class_weights, label_smoothing: need labels of kind class, found {kind}; leave them out")
-        return SeveralLabels() if self._layout.kind == "classes" else Regression()
+        kind = self._layout.kind
+        if kind == "number" and config.class_weights != "none":
+            raise UserError("class_weights: numbers have no classes; leave it out")
+        if kind != "class" and config.label_smoothing:
+            raise UserError(f"label_smoothing: needs labels of kind class, found {kind}; leave it out")
+        if kind == "number":
+            return Regression()
+        found = class_weights(config.class_weights, self.train.targets["labels"], self.labels)
+        weights = None if found is None else jnp.asarray(found)
+        return SeveralLabels(weights) if kind == "classes" else OneLabel(weights, config.label_smoothing)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        gold, found = self._gold(split), self._predictions(outputs)
         if (extra := self._layout.extra) and split.name == extra.name:
             return extra.score(gold, found)
         if self._layout.score is not None:
             return self._layout.score(gold, found)
         return table_scores(self._layout.kind, gold, found)
+
+    def _gold(self, split: Split) -> np.ndarray:
+        """As `_predictions`; numbers in float64, as the file has them."""
+        if self._layout.kind == "number":
+            return np.array([example.label for example in split.examples], np.float64)
+        return split.encoded.targets["labels"]
 
     def _predictions(self, outputs: Outputs) -> np.ndarray:
         """By kind: class ids, int [N]; 0 or 1 for each class, [N, C]; or numbers, [N]."""
@@ -191,13 +219,13 @@ class ClassifyTask:
             return self.labels[int(prediction)]
         if self._layout.kind == "classes":
             return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
-        return np.format_float_positional(np.float32(prediction), trim="-")  # the fewest digits that identify it
+        return np.format_float_positional(prediction, trim="-")  # the fewest digits that identify it
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [self._as_text(found) for found in self._predictions(outputs)]
 
     def rows(self, split: Split, outputs: Outputs) -> Iterator[dict[str, Any]]:
-        gold = split.encoded.targets["labels"] if split.labelled else [None] * len(split.examples)
+        gold = self._gold(split) if split.labelled else [None] * len(split.examples)
         found = self._predictions(outputs)
         chances = _chances(self._layout.kind, outputs["logits"].astype(np.float64))
         for example, right, said, chances_C in zip(split.examples, gold, found, chances, strict=True):
@@ -211,8 +239,22 @@ class ClassifyTask:
             if self._layout.kind == "class":
                 one["probability"] = row[said]
             if self._layout.kind != "number":
-                one["probabilities"] = dict(zip(self.labels, row, strict=True))
+                shown = self._shown(chances_C, (right, said))
+                one["probabilities"] = {self.labels[number]: row[number] for number in shown}
             yield one
+
+    def _shown(self, chances_C: np.ndarray, decisions: Sequence[Any]) -> Sequence[int]:
+        """The classes whose probability a row has: all, or of many the most probable and those of `decisions`."""
+        if len(chances_C) <= _MANY_CLASSES:
+            return range(len(chances_C))
+        of_rows = [
+            np.atleast_1d(some if some.ndim == 0 else np.flatnonzero(some)) for some in decisions if some is not None
+        ]
+        return (
+            np.union1d(np.argsort(-chances_C, kind="stable")[:_MOST_PROBABLE], np.concatenate(of_rows))
+            .astype(int)
+            .tolist()
+        )
 
     def _as_json(self, prediction: Any) -> str | list[str] | float:
         if self._layout.kind == "classes":
@@ -237,7 +279,7 @@ class ClassifyTask:
         return []
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
-        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        gold, found = self._gold(split), self._predictions(outputs)
         losses = _surprise(self._layout.kind, outputs["logits"].astype(np.float64), gold)
         wrong = np.arange(len(gold)) if self._layout.kind == "number" else np.flatnonzero(_differ(gold, found))
         return [
@@ -251,24 +293,6 @@ class ClassifyTask:
             }
             for number in sorted(wrong, key=lambda number: -losses[number])
         ]
-
-
-def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray | None:
-    """The weights that `class_weights=` names, float32 [C]; "balanced" is N / (C * count), as in scikit-learn."""
-    if word == "none":
-        return None
-    if word == "balanced":
-        counts = np.bincount(labels[labels >= 0].ravel(), minlength=len(names))
-        return (counts.sum() / (len(names) * np.maximum(counts, 1))).astype(np.float32)
-    try:
-        weights = np.array([float(number) for number in word.split(",")], np.float32)
-    except ValueError:
-        raise UserError(f"class_weights: found {word!r}; expected none, balanced, or numbers as in 1,2.5") from None
-    if len(weights) != len(names) or not (weights >= 0).all() or not np.isfinite(weights).all() or not weights.any():
-        raise UserError(
-            f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}, not all 0"
-        )
-    return weights
 
 
 def glue_layout(task: str) -> Layout:

@@ -164,7 +164,7 @@ def is_prediction(name: str) -> bool:
 
 def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
     """Returns `name`; raises UserError if it is not one of the task's `scores` of which larger values are better."""
-    known = [score for score in scores if not score.endswith(("mean_squared_error", "total", "_thresh"))]
+    known = [score for score in scores if not score.endswith(("_error", "total", "_thresh"))]
     if name not in known:
         raise UserError(f"metric: found {name!r}; expected one of {', '.join(known)} for task={task}")
     return name

@@ -24,7 +24,10 @@ def _classify(layout: Layout) -> Task:
 
 def _own_table(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
     columns = Columns(config.text, config.pair, config.label, config.id, config.kind)
-    return ClassifyTask(config, tokenizer, table_layout(columns, FileNames()))
+    layout = table_layout(columns, FileNames())._replace(own=True)
+    if config.kind == "number":
+        layout = layout._replace(metric="r2")  # a correlation is as high where all predictions are far from the labels
+    return ClassifyTask(config, tokenizer, layout)
 
 
 def _tag(layout: TagLayout) -> Task:

@@ -28,7 +28,6 @@ from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.evaluation.score import word_scores
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.classify import class_weights
 from train.finetuning.tasks.data import (
     FileNames,
     Outputs,
@@ -41,6 +40,7 @@ from train.finetuning.tasks.data import (
     task_files,
     with_held_out,
 )
+from train.finetuning.tasks.labels import class_weights
 
 logger = logging.getLogger(__name__)
 
