@@ -19,7 +19,6 @@ def get_config() -> FinetuneConfig:
         epochs=3,
         batch=32,
         max_length=384,
-        stride=128,
         max_question_length=64,
         max_answer_length=30,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from bert_jax.data.tasks.squad_form import FORM, answers_of, questions_of
 from bert_jax.errors import UserError, quoted
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -30,7 +31,7 @@ def questions(dataset: Any, *, source: str = "dataset") -> Iterator[Question]:
     """Yields the questions of a SQuAD file, in order.
 
     Args:
-        dataset: the parsed JSON: the object with `data`, or the list in it.
+        dataset: the parsed JSON: the object with `data`, or the list in it; or a list of Hugging Face's rows.
         source: the file's name for messages.
 
     Raises:
@@ -39,17 +40,14 @@ def questions(dataset: Any, *, source: str = "dataset") -> Iterator[Question]:
     articles = dataset.get("data") if isinstance(dataset, dict) else dataset
     try:
         for article in articles:  # pyrefly: ignore[not-iterable]
-            for paragraph in article["paragraphs"]:
-                for qa in paragraph["qas"]:
-                    answers = qa.get("answers", ())  # an unanswerable question may lack the field
-                    texts = tuple(answer["text"] for answer in answers)
-                    if not all(isinstance(text, str) for text in texts):
-                        raise TypeError("an answer is not a text")
-                    yield Question(str(qa["id"]), texts)
+            for qa, _ in questions_of(article):
+                id = str(qa["id"])
+                texts = tuple(answer["text"] for answer in answers_of(qa, f"{source}, question {quoted(id)}"))
+                if not all(isinstance(text, str) for text in texts):
+                    raise TypeError("an answer is not a text")
+                yield Question(id, texts)
     except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{source}: not SQuAD's format; expected data > paragraphs > qas with id and answers ({quoted(str(error))})"
-        ) from None
+        raise UserError(f"{source}: not SQuAD's format; expected data > {FORM} ({quoted(str(error))})") from None
 
 
 def normalise(text: str) -> str:

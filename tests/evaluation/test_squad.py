@@ -172,6 +172,24 @@ def test_random_datasets_score_as_the_script_of_version_2_does():
         assert plain == {k: v for k, v in script_of_version_2(gold, said, odds, 1e9).items() if "best" not in k}
 
 
+def test_rows_of_hugging_faces_datasets_are_questions_too():
+    rows = [
+        {"id": "a", "question": "?", "context": "x y", "answers": {"text": ["x", "y"], "answer_start": [0, 2]}},
+        {"id": "b", "question": "?", "context": "x y", "answers": {"text": [], "answer_start": []}},
+    ]
+    assert list(questions(rows)) == [Question("a", ("x", "y")), Question("b", ())]
+
+
+def test_answers_of_another_form_are_named():
+    paragraphs = [{"qas": [{"id": "a", "answers": None}]}]
+    with pytest.raises(
+        UserError, match=r"dev\.json, question 'a': 'answers' is null; expected a list of objects, each"
+    ):
+        list(questions([{"paragraphs": paragraphs}], source="dev.json"))
+    (bare,) = questions([{"paragraphs": [{"qas": [{"id": "a", "answers": [{"text": "x"}]}]}]}])
+    assert bare == Question("a", ("x",))  # scores need neither passages nor positions
+
+
 def test_a_file_of_another_form_is_one_line():
     with pytest.raises(UserError, match=r"dev\.json: not SQuAD's format"):
         list(questions({"data": [{"title": "x"}]}, source="dev.json"))

@@ -32,8 +32,8 @@ class FinetuneConfig(ShownConfig):
     kind                 what the label column holds: "class", "classes" (several) or "number"
     init                 a run directory, a folder or a hub id to start from; it must be given
     max_length           tokens per row, special tokens included
-    stride               tokens between the starts of two windows of a longer text, at most a window's length; None: 128
-                         for question answering, half a window for tags
+    stride               tokens between the starts of two windows of a longer text, at most a window's length; None: a
+                         third of max_length, at most 128, for question answering; half a window for tags
     max_question_length  question answering: tokens of a question
     max_answer_length    question answering: tokens of the longest answer that is predicted
     document_context     task=tag, pos: fill rows with the neighbouring sentences (section 5.3)

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded, best_windows, windows
-from bert_jax.data.tasks.tables import json_of_text, valid_unicode
+from bert_jax.data.tasks.encoded import Encoded, best_windows, default_stride, windows
+from bert_jax.data.tasks.squad_form import FORM, answers_of, questions_of
+from bert_jax.data.tasks.tables import json_rows, valid_unicode
+from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
+from bert_jax.files import parse_json
 
 
 class Answer(NamedTuple):
@@ -35,40 +38,41 @@ class PassageQuestion(NamedTuple):
 
 
 def read_squad(path: Path) -> Iterator[PassageQuestion]:
-    """The questions in the order of the file.
+    """The questions in the order of the file, which has SQuAD's form, or Hugging Face's: rows in a list, or in .jsonl.
 
     Raises:
         UserError: another format, a duplicate id, or an answer that is not in its passage where the file says.
     """
     seen: set[str] = set()
-    articles = json_of_text(path)
+    for where, article in _articles(path):
+        try:
+            for qa, context in questions_of(article):
+                found = _question(qa, context, path)
+                if found.id in seen:
+                    raise UserError(f"{path}: the question id {quoted(found.id)} is there twice")
+                seen.add(found.id)
+                yield found
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}, {where}: not in SQuAD's form, {FORM} ({quoted(str(error))})") from None
+
+
+def _articles(path: Path) -> Iterator[tuple[str, Any]]:
+    """The place in the file and the value of each article or row."""
+    if ".jsonl" in path.suffixes:
+        yield from ((f"line {number}", row) for number, row in json_rows(path))
+        return
+    text = "\n".join(line for _, line in read_lines(path))
+    articles = parse_json(text, path, "a file with one JSON object per line is named .jsonl")
     articles = articles.get("data") if isinstance(articles, dict) else articles
     if not isinstance(articles, list):
         raise UserError(f'{path}: not in SQuAD\'s form; expected an object with a list "data"')
-    for number, article in enumerate(articles, 1):
-        try:
-            for paragraph in article["paragraphs"]:
-                for qa in paragraph["qas"]:
-                    found = _question(qa, paragraph["context"], path)
-                    if found.id in seen:
-                        raise UserError(f"{path}: the question id {quoted(found.id)} is there twice")
-                    seen.add(found.id)
-                    yield found
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path}, article {number}: not in SQuAD's form, paragraphs > context and qas > id, question, answers "
-                f"({quoted(str(error))})"
-            ) from None
+    yield from ((f"article {number}", article) for number, article in enumerate(articles, 1))
 
 
-def _question(qa: dict[str, Any], context: str, path: Path) -> PassageQuestion:
+def _question(qa: Any, context: Any, path: Path) -> PassageQuestion:
     id = valid_unicode(str(qa["id"]), f"{path}: the question id {quoted(qa['id'])}")
-    if isinstance(qa.get("answers"), dict):
-        raise UserError(
-            f"{path}, question {quoted(id)}: 'answers' is an object, as in Hugging Face's datasets; expected SQuAD's "
-            "list of objects, each with text and answer_start"
-        )
-    answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in qa.get("answers", ()))
+    given = answers_of(qa, f"{path}, question {quoted(id)}")
+    answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in given)
     if not all(isinstance(text, str) for text in (context, qa["question"], *(text for text, _ in answers))):
         raise TypeError("the context, the question or an answer is not a text")
     if not all(type(start) is int and start >= 0 for _, start in answers):
@@ -97,6 +101,7 @@ class Passages(NamedTuple):
         in_passage: bool [W, L]: whether a token belongs to the passage.
         is_best: bool [W, L]: whether it does, and this window gives it more context than any other.
         question: int32 [W]: the window's question; windows of one question are consecutive.
+        is_cut: bool [Q]: whether a question had more than `max_question_length` tokens.
     """
 
     rows: dict[str, np.ndarray]
@@ -104,6 +109,7 @@ class Passages(NamedTuple):
     in_passage: np.ndarray
     is_best: np.ndarray
     question: np.ndarray
+    is_cut: np.ndarray
 
 
 def encode_passages(
@@ -112,7 +118,7 @@ def encode_passages(
     contexts: Sequence[str],
     *,
     max_length: int = 384,
-    stride: int = 128,
+    stride: int | None = None,
     overlap: int | None = None,
     max_question_length: int = 64,
     source: str = "the questions",
@@ -124,7 +130,7 @@ def encode_passages(
         questions, contexts: equally many.
         max_length: tokens per row, L.
         stride: tokens of the passage from the beginning of one window to that of the next; more than a window counts
-            as one.
+            as one; None: `default_stride`.
         overlap: instead of `stride`, the number of tokens that two windows share: what transformers calls a stride.
         max_question_length: a longer question is truncated to this number of tokens.
         source: the file of the questions, for messages.
@@ -137,9 +143,11 @@ def encode_passages(
         raise UserError("no questions, so there is nothing to encode")
     asked, shown = _tokens(tokenizer, questions), _tokens(tokenizer, contexts)
     added = tokenizer.special_tokens_added(pair=True)
-    firsts, seconds, best, owner = [], [], [], []
+    stride = default_stride(max_length) if stride is None else stride
+    firsts, seconds, best, owner, cut = [], [], [], [], []
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         question_ids, (ids, offsets) = asked[question][0][:max_question_length], shown[context]
+        cut.append(len(asked[question][0]) > max_question_length)
         room = max_length - added - len(question_ids)
         if room < 1:
             raise UserError(
@@ -171,7 +179,7 @@ def encode_passages(
     in_passage = (special == 0) & (position >= 0)
     is_best = np.zeros_like(in_passage)
     is_best[in_passage] = np.concatenate(best)
-    return Passages(rows, offsets, in_passage, is_best, np.array(owner, np.int32))
+    return Passages(rows, offsets, in_passage, is_best, np.array(owner, np.int32), np.array(cut))
 
 
 def without_padding(passages: Passages, pad: int, **targets: np.ndarray) -> Encoded:
@@ -198,6 +206,20 @@ def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | Non
         if whole and len(touched):
             first[row], last[row] = touched[0], touched[-1]
     return first, last
+
+
+def answer_lengths(passages: Passages, answers: Sequence[tuple[int, int] | None]) -> np.ndarray:
+    """The number of tokens of each question's answer, also of one that no window shows whole: int64 [Q].
+
+    Args:
+        answers: as for `answer_positions`; 0 for None.
+    """
+    spans_Q2 = np.array([(0, 0) if answer is None else answer for answer in answers], np.int64).reshape(-1, 2)
+    begins_W1, ends_W1 = np.split(spans_Q2[passages.question], 2, axis=1)
+    touched_WL = (passages.offsets[..., 0] < ends_W1) & (passages.offsets[..., 1] > begins_W1)
+    found = np.zeros(len(answers), np.int64)
+    np.add.at(found, passages.question, (touched_WL & passages.is_best).sum(axis=1))  # each token is best in one window
+    return found
 
 
 def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

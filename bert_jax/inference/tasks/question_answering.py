@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from bert_jax.data.tasks.encoded import default_stride
 from bert_jax.data.tasks.passages import Passages, encode_passages, without_padding
 from bert_jax.data.tokenizer.words import words_of
 from bert_jax.errors import UserError
@@ -111,7 +112,7 @@ class QuestionAnswering(TaskModel):
         self.longest = length
         super().__init__(found, **running)
         stride = run.get("stride") if stride is None else stride
-        self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
+        self._stride = default_stride(self.longest) if stride is None else stride
         check_count("stride", self._stride)
         self._n_best, self._null_threshold = n_best, null_threshold or 0.0
         self.settle(
@@ -328,7 +329,7 @@ def _settings_of_run(source: Source | Loaded) -> dict[str, Any]:
     null_answers = run.get("null_answers") or run["task"] == "squad2"
     return {
         "max_seq_len": run.get("max_length", 384),
-        "stride": run.get("stride") or 128,
+        "stride": run.get("stride"),
         "max_question_len": run.get("max_question_length", 64),
         "max_answer_len": run.get("max_answer_length", 30),
         "null_threshold": run.get("null_threshold", 0.0) if null_answers else None,

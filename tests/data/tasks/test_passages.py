@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.passages import answer_positions, encode_passages, read_squad
+from bert_jax.data.tasks.passages import answer_lengths, answer_positions, encode_passages, read_squad
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation import Question, squad1
@@ -66,6 +66,30 @@ def test_an_answer_is_marked_where_a_window_holds_all_of_it(passages):
         else:
             assert first[row] == last[row] == 0
     assert not first[5:].any() and first[:5].any()
+
+
+def test_without_a_stride_windows_of_all_lengths_overlap(tokenizer):
+    """By a third of a row, at most 128: run_squad.py's number for its rows of 384 tokens."""
+    context = "a " * 1000
+    for length, stride in ((384, 128), (512, 128), (128, 42), (16, 5), (5, 1)):
+        given, default = (
+            encode_passages(tokenizer, ["is"], [context], max_length=length, **said)
+            for said in ({"stride": stride}, {})
+        )
+        np.testing.assert_array_equal(given.offsets, default.offsets)
+        own = length - 4
+        assert stride < own or length == 5
+        assert len(default.question) == 1 + math.ceil((1000 - own) / stride)
+
+
+def test_the_tokens_of_an_answer_are_counted_across_windows(tokenizer, passages):
+    spans = [(0, len(CONTEXTS[0])), None, (2, 9)]  # " d\te f "
+    assert answer_lengths(passages, spans).tolist() == [13, 0, 3]
+    assert not answer_positions(passages, spans)[1][:5].any()
+
+
+def test_a_question_that_is_truncated_is_known(passages):
+    assert passages.is_cut.tolist() == [False, True, False]
 
 
 def by_definition(passages, start, end, contexts, number, n_best, longest):

@@ -265,15 +265,45 @@ def test_squad(tmp_path):
     assert unlabelled.answers == ()
 
 
+ROW = {"id": "q", "title": "x", "context": "the cat", "question": "?"}
+ROWS = (
+    ROW | {"answers": {"text": ["cat", "the cat"], "answer_start": [4, 0]}},
+    ROW | {"id": "r", "answers": {"text": [], "answer_start": []}},
+    ROW | {"id": "s", "answers": [{"text": "the", "answer_start": 0}]},
+)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_squad_as_rows_of_hugging_faces_datasets(tmp_path, name):
+    text = json.dumps(ROWS) if name == "a.json" else "".join(json.dumps(row) + "\n" for row in ROWS)
+    found = list(read_squad(write(tmp_path / name, text)))
+    assert [one.id for one in found] == ["q", "r", "s"] and {one.context for one in found} == {"the cat"}
+    assert [one.answers for one in found] == [(("cat", 4), ("the cat", 0)), (), (("the", 0),)]
+
+
+def test_a_bad_row_of_squad_has_its_line(tmp_path):
+    rows = (ROWS[0], ROWS[1] | {"answers": {"text": ["dog"], "answer_start": ["0"]}})
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not in SQuAD's form, .*an answer_start is not a whole num"):
+        list(read_squad(path))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (squad(answers=[{"text": "dog", "answer_start": 4}]), "question 'q': the answer 'dog' is not at character 4"),
         ("[]x", "not JSON"),
         (
-            squad(answers={"text": ["cat"], "answer_start": [4]}),
-            "question 'q': 'answers' is an object, as in Hugging Fa",
+            squad(answers={"text": ["cat"], "answer_start": []}),
+            "question 'q': 'answers' is an object, as in Hugging Face's datasets; expected two lists of one length in",
         ),
+        (squad(answers={"text": "cat"}), "'answers' is an object, as in Hugging Face's datasets; expected two lists"),
+        (squad(answers=None), "question 'q': 'answers' is null; expected a list of objects, each with text and answer"),
+        (squad(answers="cat"), "question 'q': 'answers' is a text; expected a list of objects"),
+        (squad(answers=["cat"]), "question 'q': 'answers' is a list of other values; expected a list of objects"),
+        (squad(answers=4), "question 'q': 'answers' is a number; expected a list of objects"),
+        ('{"id": "q"}\n{"id": "r"}\n', "a file with one JSON object per line is named .jsonl"),
+        ('[{"context": "the cat", "question": "?"}]', "article 1: not in SQuAD's form, paragraphs > context and qas"),
         (
             squad(id="q\ud800"),
             "the question id 'q\\ud800' is not valid Unicode: lone surrogate '\\ud800' at character 2",

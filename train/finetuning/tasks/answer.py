@@ -1,6 +1,8 @@
 """Question answering: SQuAD 1.1 and 2.0, and other sets in their format (KorQuAD, XQuAD)."""
 
+import dataclasses
 import json
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.passages import (
+    Answer,
     PassageQuestion,
+    Passages,
+    answer_lengths,
     answer_positions,
     encode_passages,
     read_squad,
@@ -34,7 +39,9 @@ from train.finetuning.tasks.data import (
     with_held_out,
 )
 
-_STRIDE = 128  # run_squad.py's doc_stride
+logger = logging.getLogger(__name__)
+
+_FORMER_STRIDE = 128
 _CONTEXT = 200  # characters of the passage on each side of a wrong answer
 
 
@@ -47,6 +54,23 @@ class AnswerRules(NamedTuple):
 
 SQUAD = AnswerRules(squad.squad1, squad.token_f1)
 KORQUAD = AnswerRules(squad.korquad, squad.character_f1)
+ANSWER_TASKS = {"squad1": (1, SQUAD), "squad2": (2, SQUAD), "korquad": (1, KORQUAD)}
+"""Name of a task -> SQuAD's version, 2 if questions may have no answer, and the rules."""
+
+
+def with_stride(config: FinetuneConfig, saved: Mapping[str, Any]) -> FinetuneConfig:
+    """The config that resumes a run: where it gives no stride, a run that recorded the former default keeps that.
+
+    That was 128 for rows of all lengths, also as a field of configs/finetune_squad.py. Another stride would make other
+    rows, of which the run's checkpoints know nothing.
+
+    Args:
+        config: of the run.
+        saved: the run's config.json; {} for a new run.
+    """
+    if config.task in ANSWER_TASKS and config.stride is None and saved.get("stride") == _FORMER_STRIDE:
+        return dataclasses.replace(config, stride=_FORMER_STRIDE)
+    return config
 
 
 class AnswerTask:
@@ -119,17 +143,48 @@ class AnswerTask:
             [question.question for question in questions],
             [question.context for question in questions],
             max_length=config.max_length,
-            stride=_STRIDE if config.stride is None else config.stride,
+            stride=config.stride,
             max_question_length=config.max_question_length,
             source=str(path),
         )
-        first = [next((one for one in question.answers if one.text.strip()), None) for question in questions]
-        spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
-        start, end = answer_positions(passages, spans)
+        start, end = answer_positions(passages, [_span(_learnt(question)) for question in questions])
+        whole = np.zeros(len(questions), bool)
+        whole[passages.question[end > 0]] = True
+        self._warn(name, passages, questions, whole)
         encoded = without_padding(passages, self._tokenizer.pad_token_id, start_positions=start, end_positions=end)
         said = [bool(q.answers) or (self._null_answers and q.is_impossible) for q in questions]
         labelled = any(said) if self._null_answers else all(said)
         return Split(name, path, questions, encoded, labelled, passages)
+
+    def _warn(self, name: str, passages: Passages, questions: list[PassageQuestion], whole: np.ndarray) -> None:
+        """Warns, in a line each, of what the rows of a file lose.
+
+        Args:
+            name: of the split; only "train" learns from rows without their answer.
+            passages, questions: the file's.
+            whole: bool [Q]: whether some row has all of the question's answer.
+        """
+        config = self._config
+        if count := int(passages.is_cut.sum()):
+            cut = _share(count, len(questions), "question", "has", "have")
+            end = "is cut there" if count == 1 else "are cut there"
+            logger.warning(
+                "%s: %s over %s tokens and %s; raise max_question_length=", name, cut, config.max_question_length, end
+            )
+        learnt = answer_lengths(passages, [_span(_learnt(question)) for question in questions]) > 0
+        if name == "train" and (count := int((learnt & ~whole).sum())):
+            lost = _share(count, int(learnt.sum()), "answer", "is", "are")
+            rows = "its rows learn" if count == 1 else "their rows learn"
+            logger.warning(
+                '%s: %s whole in no row, so %s "no answer"; lower stride= or raise max_length=', name, lost, rows
+            )
+        lengths = answer_lengths(passages, [_span(_shortest(question)) for question in questions])
+        if count := int((lengths > config.max_answer_length).sum()):
+            long = _share(count, int((lengths > 0).sum()), "answer", "has", "have")
+            end = "it is never predicted" if count == 1 else "they are never predicted"
+            logger.warning(
+                "%s: %s over %s tokens, so %s; raise max_answer_length=", name, long, config.max_answer_length, end
+            )
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         ids = [question.id for question in split.examples]
@@ -259,6 +314,26 @@ def _finite(score: float) -> float:
 
 def _gold(questions: list[PassageQuestion]) -> list[squad.Question]:
     return [squad.Question(question.id, tuple(answer.text for answer in question.answers)) for question in questions]
+
+
+def _learnt(question: PassageQuestion) -> Answer | None:
+    """The first answer that is not blank."""
+    return next((answer for answer in question.answers if answer.text.strip()), None)
+
+
+def _shortest(question: PassageQuestion) -> Answer | None:
+    """The shortest answer that is not blank: a model that predicts it is right."""
+    return min((one for one in question.answers if one.text.strip()), key=lambda one: len(one.text), default=None)
+
+
+def _span(answer: Answer | None) -> tuple[int, int] | None:
+    """The characters [begin, end) of an answer in its passage."""
+    return None if answer is None else (answer.start, answer.start + len(answer.text))
+
+
+def _share(count: int, of: int, noun: str, one: str, many: str) -> str:
+    """ "1 of 100 answers is" or "2 of 100 answers are", of the `noun`'s singular and both forms of a verb."""
+    return f"{count:,} of {of:,} {noun}{'' if of == 1 else 's'} {one if count == 1 else many}"
 
 
 def _around(context: str, character: int) -> str:

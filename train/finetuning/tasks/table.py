@@ -9,7 +9,7 @@ from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, AnswerTask
+from train.finetuning.tasks.answer import ANSWER_TASKS, AnswerRules, AnswerTask
 from train.finetuning.tasks.choose import ChoiceTask
 from train.finetuning.tasks.classify import ClassifyTask, Layout, glue_layout, table_layout
 from train.finetuning.tasks.data import FileNames, TaskData
@@ -100,9 +100,7 @@ TASKS: dict[str, Task] = {
     "klue-ner": _tag(entity_layout(FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ()), read_klue_ner)),
     "naver-ner": _tag(entity_layout(FileNames(), read_naver_ner)),
     **{name: _choose(name) for name in CHOICE_READERS},
-    "squad1": _answer(1, SQUAD),
-    "squad2": _answer(2, SQUAD),
-    "korquad": _answer(1, KORQUAD),
+    **{name: _answer(*kind) for name, kind in ANSWER_TASKS.items()},
 }
 
 
