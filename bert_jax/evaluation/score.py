@@ -13,7 +13,7 @@ from bert_jax.config import is_number
 from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_label, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
-from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
+from bert_jax.data.tasks.tables import csv_rows, json_of_text, json_rows, tsv_rows
 from bert_jax.data.tasks.tags import TAG_READERS, WORD_TASKS, read_conll
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, did_you_mean, quoted
@@ -74,7 +74,8 @@ def score(
     if columns is not None and kind != "classify":
         raise UserError(f"column names are for classify only; {kind} has its own columns")
     if kind == "squad2" or kind in _ANSWERS:
-        questions = list(squad.questions(json_of_text(gold), source=str(gold)))
+        dataset = [row for _, row in json_rows(gold)] if ".jsonl" in gold.suffixes else json_of_text(gold)
+        questions = list(squad.questions(dataset, source=str(gold)))
         answers = _by_id(predictions, str, "a string")
         _report_missing(questions, answers, predictions, "are not counted" if kind == "squad2" else "count as wrong")
         if kind in _ANSWERS:

@@ -384,6 +384,15 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
         score("squad2", tmp_path / "d.json", packed)
 
 
+@pytest.mark.parametrize("name", ["gold.json", "gold.jsonl"])
+def test_answers_are_scored_against_the_rows_of_hugging_face(tmp_path: Path, name: str):
+    answers = {"text": ["the cat", "a cat"], "answer_start": [0, 9]}
+    rows = [{"id": "a", "context": "the cat, a cat", "question": "who", "answers": answers}]
+    text = json.dumps(rows) if name.endswith(".json") else json.dumps(rows[0]) + "\n"
+    said = write(tmp_path / "said.json", '{"a": "cat"}')
+    assert score("squad1", write(tmp_path / name, text), said) == {"exact_match": 100.0, "f1": 100.0}
+
+
 def write_rows(path: Path, rows: list[Any]) -> Path:
     return write(path, "".join(json.dumps(row) + "\n" for row in rows))
 

@@ -223,8 +223,8 @@ class FinetuningJob(ModelJob):
         if evaluations and all(row.get(metric) is None for row in evaluations):
             scored = self._task.evaluations[0].path
             log.say(
-                f"{metric} was never a number on {scored}, so the model of the lowest loss stands for the best; choose by "
-                "another score with metric=, or give a dev file whose labels differ"
+                f"{metric} was never a number on {scored}, so the model of the lowest loss stands for the best; choose "
+                "by another score with metric=, or give a dev file whose labels differ"
             )
         told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
         log.say(

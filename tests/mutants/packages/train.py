@@ -39,6 +39,7 @@ OF_LINES = "tests/train/run/log/test_metrics_file.py"
 OF_SAVING = "tests/train/run/test_saving.py"
 OF_OUTLET = "tests/train/run/log/test_outlet.py"
 OF_EVALUATION = "tests/train/pretraining/scoring/test_held_out.py"
+OF_TASKS = "tests/train/finetuning/test_tasks.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
 OF_DEDUPE = "tests/train/preparation/test_dedupe.py"
@@ -629,10 +630,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "flags_of(gold, found, {*classes, *named})",
         "flags_of(gold, found)",
         "macro_f1 is the mean over the labels that occur",
-        (
-            "tests/train/finetuning/test_tasks.py::"
-            "test_macro_f1_of_several_labels_is_scikit_learns_where_a_label_occurs_in_neither",
-        ),
+        (f"{OF_TASKS}::test_macro_f1_of_several_labels_is_scikit_learns_where_a_label_occurs_in_neither",),
     ),
     Mutant(
         "train/finetuning/tasks/classify.py",

@@ -546,7 +546,10 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is not in"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "max_length=64"], "more than the 32 positions of"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "freeze=2"], "freeze: found '2'; expected embeddings, all"),
-        (["init={}/model", "train={}/train.csv", "dev=0.1", "class_weights=1,2,3"], "expected 2 numbers for bad, good"),
+        (
+            ["init={}/model", "train={}/train.csv", "dev=0.1", "class_weights=1,2,3"],
+            "expected 2 numbers for 'bad', 'good'",
+        ),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "kind=kind"], "kind: found 'kind'; expected class"),
         (
             ["init={}/model", "train={}/train.csv", "dev=0.1", "reinit_layers=2"],
