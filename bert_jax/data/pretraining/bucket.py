@@ -77,7 +77,7 @@ class Cache:
 
     def grow(self, count: int) -> None:
         """Counts bytes that are about to be written; now and then, removes files to make room."""
-        with self._lock:  # nothing is written while files are being removed
+        with self._lock:  # one thread counts and trims; a file removed while another fills it is only fetched again
             self._until_trim -= count
             if self._until_trim < 0:
                 self.trim()
