@@ -103,10 +103,6 @@ class Cache:
                 if used <= 0.8 * most:
                     break
 
-    def used(self) -> int:
-        """Bytes of arrays on the disk."""
-        return sum(size for _, size, _ in self._files())
-
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """(when it was last read, bytes on the disk, path) of every array in the cache."""
         for home in self.root.glob("*/arrays"):

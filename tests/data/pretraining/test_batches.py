@@ -17,9 +17,10 @@ from bert_jax.data.pretraining.google_recipe import google_instances, instance_o
 from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import survey_index
-from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
+from bert_jax.data.pretraining.shards import open_shard, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from tests.data.pretraining.packed import pack_documents
 from tests.guide import blocks_of, run_blocks
 from tests.root import ROOT
 
