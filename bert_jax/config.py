@@ -34,7 +34,7 @@ CONFIG_FILES = ("config.json", "bert_config.json", "albert_config.json")
 
 @dataclass(frozen=True, repr=False)
 class BertConfig(ShownConfig):
-    """The architecture of one BERT, RoBERTa, ALBERT or DistilBERT.
+    """The architecture of one BERT, RoBERTa, ALBERT, DistilBERT or ELECTRA.
 
     Field names are those of a Hugging Face `config.json`. The defaults are those of BERT-base uncased
     (https://arxiv.org/abs/1810.04805, section 3) for every `model_type`: use `preset` or `from_json` for the other

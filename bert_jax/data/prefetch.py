@@ -26,7 +26,7 @@ class Prefetch(Iterator[Any]):
             for batch in prefetched:
                 ...
 
-    An exception in `source` or `transform` is raised here with its own traceback, after the batches made before it,
+    An exception in `source` is raised here with its own traceback, after the batches made before it,
     and again on every later `next`. The thread ends after the last batch, on an exception, on `close()`, on leaving
     the `with` block, and when nothing refers to this object any more.
 
@@ -39,7 +39,6 @@ class Prefetch(Iterator[Any]):
         source: StepSource,
         start: int,
         stop: int | None,
-        transform: Callable[[Any], Any] | None = None,
         depth: int = 2,
     ):
         """
@@ -47,7 +46,6 @@ class Prefetch(Iterator[Any]):
             source: its `batch` is called from the thread, one call at a time, steps ascending.
             start: first step.
             stop: the step after the last; None: no end.
-            transform: applied to each batch in the thread, for instance to put it on a device.
             depth: how many finished batches to keep ready, at least 1. The thread may be making one more.
         """
         if depth < 1:
@@ -56,7 +54,7 @@ class Prefetch(Iterator[Any]):
         self._buffer = _Buffer(depth)
         # The thread knows the buffer, not this object, so that dropping this object can end the thread.
         self._thread = threading.Thread(
-            target=_fill, args=(self._buffer, source, start, stop, transform), name="prefetch", daemon=True
+            target=_fill, args=(self._buffer, source, start, stop), name="prefetch", daemon=True
         )
         self._finalizer = weakref.finalize(self, self._buffer.close)
         self._thread.start()
@@ -130,14 +128,11 @@ class _Buffer:
         return self._closed
 
 
-def _fill(
-    buffer: _Buffer, source: StepSource, start: int, stop: int | None, transform: Callable[[Any], Any] | None
-) -> None:
+def _fill(buffer: _Buffer, source: StepSource, start: int, stop: int | None) -> None:
     step = start
     try:
         while (stop is None or step < stop) and not buffer.closed:
-            batch = source.batch(step)
-            if not buffer.put(batch if transform is None else transform(batch)):
+            if not buffer.put(source.batch(step)):
                 break
             step += 1
         buffer.end(None)

@@ -107,7 +107,7 @@ def read_model(
     verify: bool = True,
     gelu: Gelu | None = None,
 ) -> ReadModel:
-    """Reads a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
+    """Reads a folder with a BERT, RoBERTa, ALBERT, DistilBERT or ELECTRA.
 
     Keys may have the family's prefix or not, and may say `gamma` / `beta`; the file may store buffers and copies of
     tied tensors; weights may be float16, bfloat16 or float32 and become float32. The report lists what was missing or

@@ -123,7 +123,10 @@ class MaskedLMHead(nn.Module):
 
 
 class NextSentenceHead(Dense):
-    """Pooled [B, D] -> float32 logits [B, 2]; index 0 means "B follows A", in ALBERT "A and B are in order"."""
+    """Pooled [B, D] -> float32 logits [B, 2], or [B, K, D] -> [B, K, 2] for K sequences a row.
+
+    Index 0 means "B follows A", in ALBERT "A and B are in order".
+    """
 
     features: int = 2
     out_dtype: DTypeLike | None = jnp.float32

@@ -222,15 +222,17 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
 
-AXIS = 4096  # more than any length or width; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers
+# As large as usual lengths and widths; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers.
+AXIS = 4096
 
 
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | None = None) -> Array:
     """Random bits, a pure function of (key, site, row, position within the row).
 
     They do not depend on the devices, on the batch, or on the length to which it is padded: positions are numbered as
-    if every axis had `AXIS` elements. `rows` has the numbers of the rows (`numbered_rows`); where a model makes
-    several rows of one, as for multiple choice, theirs follow from its number.
+    if every axis had `AXIS` elements. Only those of attention probabilities of more than `AXIS` tokens depend on the
+    length, because a longer axis counts with its own. `rows` has the numbers of the rows (`numbered_rows`); where a
+    model makes several rows of one, as for multiple choice, theirs follow from its number.
 
     The key, the site and the row on axis 0 each go through a mixing round, in two words, before the position is mixed
     in. With one word the streams would overlap: the masks of two steps would be shifts of one another, and 32 bits wrap

@@ -47,7 +47,7 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
         logits = logits.astype(jnp.float32)
         counted = labels != IGNORED_LABEL
         labels = jnp.where(counted, labels, 0)
-        weights = counted.astype(jnp.float32) * (1.0 if weights is None else weights)
+        weights = counted.astype(jnp.float32) * (1.0 if weights is None else weights.astype(jnp.float32))
         # A sum and no gather, which a TPU cannot merge with another pass over the logits.
         is_label = lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == labels[..., None]
         label_logits = jnp.where(is_label, logits, 0.0).sum(-1)
@@ -83,7 +83,7 @@ def pretraining_sums(
     """
     if "next_sentence_labels" in batch:
         raise UserError("the batch has next_sentence_labels; the name here is next_sentence_label")
-    mlm = nsp = (jnp.zeros(()),) * 3
+    mlm = nsp = (jnp.zeros((), jnp.float32),) * 3
     if fused is not None and output.undecoded is not None:
         mlm = fused(output.undecoded, batch["mlm_labels"], batch["mlm_weights"])
     elif output.prediction_logits is not None:
@@ -158,7 +158,7 @@ def label_weights(labels: Array, row_weights: Array | None = None, class_weights
     weights = jnp.where(labels != IGNORED_LABEL, broadcast_rows(row_weights, labels), 0.0)
     if class_weights is None:
         return weights
-    return weights * jnp.asarray(class_weights)[jnp.where(labels == IGNORED_LABEL, 0, labels)]
+    return weights * jnp.asarray(class_weights, jnp.float32)[jnp.where(labels == IGNORED_LABEL, 0, labels)]
 
 
 def label_sums(
@@ -208,7 +208,7 @@ def _mean_over_classes(logits: Array, class_weights: Array | None, is_choice: Ar
     """The mean over the C classes, or over a row's choices, of the loss that each would have as the label."""
     losses = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if class_weights is not None:
-        losses = losses * lax.broadcast_to_rank(class_weights, losses.ndim)
+        losses = losses * lax.broadcast_to_rank(jnp.asarray(class_weights, jnp.float32), losses.ndim)
     if is_choice is None:
         return losses.mean(axis=-1)
     return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1, dtype=jnp.float32)
@@ -229,7 +229,8 @@ def binary_sums(
         UserError: the shapes do not match.
     """
     _check_same_shape("labels", labels, logits)
-    logits, weights = logits.astype(jnp.float32), broadcast_rows(row_weights, labels)
+    logits, labels = logits.astype(jnp.float32), labels.astype(jnp.float32)
+    weights = broadcast_rows(row_weights, labels)
     right = (logits > 0) == (labels > 0.5)
     losses = jax.nn.softplus(logits) - labels * logits
     if positive_weights is not None:
@@ -248,7 +249,8 @@ def squared_error_sum(values: Array, labels: Array, row_weights: Array | None = 
         UserError: the shapes do not match.
     """
     _check_same_shape("labels", labels, values)
-    return (broadcast_rows(row_weights, labels) * jnp.square(values.astype(jnp.float32) - labels)).sum()
+    errors = values.astype(jnp.float32) - labels.astype(jnp.float32)
+    return (broadcast_rows(row_weights, labels) * jnp.square(errors)).sum()
 
 
 def _check_same_shape(name: str, array: Array, logits: Array) -> None:
@@ -285,8 +287,8 @@ def position_sum(
 def broadcast_rows(row_weights: Array | None, labels: Array) -> Array:
     """The row weights [B], broadcast to the shape [B, ...] of `labels`, float32; None means ones."""
     if row_weights is None:
-        return jnp.ones(labels.shape)
-    return jnp.broadcast_to(jnp.asarray(row_weights).reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
+        return jnp.ones(labels.shape, jnp.float32)
+    return jnp.broadcast_to(jnp.asarray(row_weights, jnp.float32).reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
 
 
 def sequence_classification_loss(logits: Array, labels: Array, problem_type: str | None = None) -> Array:

@@ -5,6 +5,7 @@ decides what depends on a disk (`on_first_process`), and `fail()` ends all proce
 lost, the others end with `EXIT_LOST`. In a process that is alone, all of these do nothing.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import faulthandler
@@ -291,8 +292,10 @@ def end_at_once(code: int, line: str, *, seconds: float = 10) -> NoReturn:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # a parent may have closed it
+        with contextlib.suppress(OSError):  # or its reader has gone
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
 
 def fail(code: int, line: str, *, others: tuple[int, str] | None = None) -> NoReturn:
@@ -303,10 +306,13 @@ def fail(code: int, line: str, *, others: tuple[int, str] | None = None) -> NoRe
     assert _channel is not None
     if not _ending.acquire(blocking=False):
         time.sleep(60)  # the channel's thread ends this process
-    _tell(line.rstrip())
-    _channel.end(*(others or (code, line)))
-    sys.stdout.flush()
-    os._exit(code)  # the normal end would wait for the others, which have left
+    try:
+        _tell(line.rstrip())
+        _channel.end(*(others or (code, line)))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    finally:  # also if nobody reads stdout any more
+        os._exit(code)  # the normal end would wait for the others, which have left
 
 
 def await_end_by_another() -> None:

@@ -68,6 +68,7 @@ def scale_by_moments(
     def init(params: Any) -> MomentsState:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
         mu = () if b1 is None else zeros
+        # A copy, because the step donates both trees, and a buffer can be donated only once.
         return MomentsState(jnp.zeros([], jnp.int32), mu, jax.tree.map(jnp.copy, zeros))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, MomentsState]:

@@ -44,7 +44,8 @@ def make_optimizer(
     `batches`: (steps, tokens of a batch) of each part of the run, for half-lives, averages and clock="tokens".
 
     Raises:
-        UserError: one of those is given, and there are no batches.
+        UserError: one of those is given, and there are no batches; or average_tail or clock="tokens" is given, and the
+            schedule is traced.
     """
     schedule = make_schedule(config, peak=peak, batches=batches, factors=factors, traced=traced)
     trust_ratio = optax.scale_by_trust_ratio()  # of whole tensors
@@ -82,8 +83,8 @@ def _average(
         check(bool(batches), "name", config.name, "adamw, lamb or muon: only pretraining averages weights")
         return schedule_free(config.b1, lambda extra: schedule(*schedule_arguments(extra)))
     if (share := config.average_tail) is not None:
-        check(bool(batches), "average_tail", share, "none: only pretraining averages weights")
-        return average_weights(lambda n, step: 1 / n, chosen=partial(_of_tail, share, config.total_steps, traced))
+        check(bool(batches) and not traced, "average_tail", share, "none: only pretraining averages weights")
+        return average_weights(lambda n, step: 1 / n, chosen=partial(_of_tail, share, config.total_steps))
     if (tokens := config.average_half_life) is None:
         return None
     check(bool(batches), "average_half_life", tokens, "none: only pretraining counts tokens")
@@ -99,10 +100,10 @@ def _average(
 _MOST_AVERAGED = 8192  # of more weights the newest's share is so small that float32 would round it away
 
 
-def _of_tail(share: float, total_steps: int, traced: bool, extra: dict[str, Any]) -> Chosen:
+def _of_tail(share: float, total_steps: int, extra: dict[str, Any]) -> Chosen:
     """The last `share` of a run, which may end before `total_steps` (`stop_after`): its first step, and every how
     many steps the weights count."""
-    if traced or "numbers" not in extra:
+    if "numbers" not in extra:
         tail = max(1, round(share * total_steps))
         return total_steps - tail, -(-tail // _MOST_AVERAGED)
     ends = extra["numbers"][1]

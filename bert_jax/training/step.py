@@ -168,7 +168,8 @@ def train_step(
         UserError: `accumulation` does not divide the rows of the batch.
     """
     dropout_key = jax.random.fold_in(key, state.step)
-    dropout_key = jax.random.fold_in(dropout_key, 0)  # as always, so that a run goes on with the dropout it began with
+    # The 0 has no use of its own: without it, a run that an earlier version began would go on with other dropout.
+    dropout_key = jax.random.fold_in(dropout_key, 0)
     gradients_of = partial(_gradients, model=model, accumulation=accumulation, use_params=use_params)
     (loss, sums), grads = over_rows(gradients_of)(
         state.params, objective, objective.denominators(batch), dropout_key, batch

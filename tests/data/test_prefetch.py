@@ -48,24 +48,12 @@ def test_gives_what_the_source_gives_in_order():
         assert list(prefetched) == [30, 40, 50, 60, 70, 80]
         assert list(prefetched) == []
     assert source.asked == [3, 4, 5, 6, 7, 8]
-    assert threading.current_thread().name not in source.threads
+    assert source.threads == {"prefetch"}
 
 
 def test_an_empty_range_ends_at_once():
     assert list(Prefetch(Numbers(), 5, 5)) == []
     assert list(Prefetch(Numbers(), 5, 3)) == []
-
-
-def test_transform_runs_in_the_thread():
-    names = []
-
-    def transform(batch: int) -> str:
-        names.append(threading.current_thread().name)
-        return f"<{batch}>"
-
-    with Prefetch(Numbers(), 0, 3, transform) as prefetched:
-        assert list(prefetched) == ["<0>", "<10>", "<20>"]
-    assert set(names) == {"prefetch"}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -115,11 +103,6 @@ def test_an_exception_comes_out_in_its_place_with_its_traceback_and_again():
         with pytest.raises(KeyError):
             next(prefetched)
     assert not prefetched._thread.is_alive()
-
-
-def test_an_exception_of_the_transform_comes_out_too():
-    with Prefetch(Numbers(), 0, 10, lambda batch: 1 // batch) as prefetched, pytest.raises(ZeroDivisionError):
-        next(prefetched)
 
 
 def test_closing_while_a_batch_is_in_the_making_waits_for_it():

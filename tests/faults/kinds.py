@@ -500,7 +500,8 @@ def _read_blimp(folder: Path) -> None:
 
 def _make_shards(folder: Path) -> None:
     from bert_jax.data.pretraining.examples import build_index
-    from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
+    from bert_jax.data.pretraining.shards import open_shard, save_shard, write_array
+    from tests.data.pretraining.packed import pack_documents
 
     rng = np.random.default_rng(0)
     documents = [[rng.integers(5, 50, 9).astype("<u2") for _ in range(6)] for _ in range(8)]

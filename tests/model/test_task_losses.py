@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model.heads import PreTrainingOutput
 from bert_jax.model.losses import (
+    binary_sums,
     causal_lm_loss,
+    label_sums,
     multiple_choice_loss,
+    pretraining_sums,
     question_answering_loss,
     sequence_classification_loss,
+    squared_error_sum,
     token_classification_loss,
 )
 from tests.model.test_losses import nll
@@ -54,6 +59,22 @@ def test_one_label_is_a_regression_of_either_shape(shape):
 def test_labels_that_do_not_fit_are_refused(labels, problem_type, said):
     with pytest.raises(UserError, match=said):
         sequence_classification_loss(LOGITS, jnp.asarray(labels), problem_type)
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_are_float32_where_jax_has_float64_too(weighted: bool, precision: type):
+    with jax.enable_x64():
+        logits, rows = jnp.asarray(LOGITS), jnp.ones(5, precision) if weighted else None
+        classes = {"class_weights": jnp.ones(4, precision)} if weighted else {}
+        masked = {"mlm_labels": jnp.asarray(CLASSES), "mlm_weights": jnp.ones(5, precision)}
+        found = [
+            label_sums(logits, jnp.asarray(CLASSES), rows, label_smoothing=0.1, **classes),
+            binary_sums(logits, jnp.ones((5, 4), precision), rows),
+            squared_error_sum(logits, jnp.ones((5, 4), precision), rows),
+            pretraining_sums(PreTrainingOutput(prediction_logits=logits), masked),
+        ]
+        assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype(np.float32)}
 
 
 @pytest.mark.slow

@@ -647,6 +647,11 @@ def test_a_clock_of_tokens_needs_batches_of_tokens():
         make_schedule(dataclasses.replace(PLAIN, clock="tokens"), batches=RAMP, traced=True)
 
 
+def test_a_traced_schedule_has_no_tail_to_average_over():
+    with pytest.raises(UserError, match=r"optimizer\.average_tail is 0\.2; expected none"):
+        make_optimizer(dataclasses.replace(PLAIN, average_tail=0.2), batches=RAMP, traced=True)
+
+
 def test_a_half_life_needs_batches_of_tokens():
     with pytest.raises(UserError, match=r"optimizer\.b2_half_life is 5; expected none: only pretraining counts tokens"):
         make_optimizer(dataclasses.replace(PLAIN, b2_half_life=5))

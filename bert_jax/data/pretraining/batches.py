@@ -291,8 +291,7 @@ def _resolve(
             f"{data.name}: its masks are static, made with {prepared}; {wanted} was asked for. Leave masking unset, or "
             "run python -m train.prepare with --recipe default, whose masks are drawn in training"
         )
-    if width > max_seq_length:
-        raise UserError(f"max_predictions is {width}, but a row has {max_seq_length} tokens at most")
+    _check_width(width, max_seq_length)
     if wanted.strategy == "bernoulli" and width < enough:
         logger.warning(
             "max_predictions=%d drops some positions that masking strategy 'bernoulli' draws; %d would keep nearly all",
@@ -302,10 +301,17 @@ def _resolve(
     return wanted
 
 
+def _check_width(max_predictions: int, max_seq_length: int) -> None:
+    if max_predictions > max_seq_length:
+        raise UserError(f"max_predictions is {max_predictions}, but a row has {max_seq_length} tokens at most")
+
+
 class RandomBatches:
     """Batches of random ids, with `batch(step, rows)` as in `Batches` and no padding; pure in (seed, step, row).
 
     `sequences`: how many share each row, in equal parts, as in `PackedBatches`; None: a row is one sequence.
+
+    Raises UserError if `max_predictions` is longer than a row.
     """
 
     def __init__(
@@ -319,6 +325,7 @@ class RandomBatches:
         next_sentence: bool = True,
         sequences: int | None = None,
     ):
+        _check_width(max_predictions, max_seq_length)
         self.batch_size = batch_size
         self._length = max_seq_length
         self._predictions = max_predictions

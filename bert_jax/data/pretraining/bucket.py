@@ -77,7 +77,7 @@ class Cache:
 
     def grow(self, count: int) -> None:
         """Counts bytes that are about to be written; now and then, removes files to make room."""
-        with self._lock:  # nothing is written while files are being removed
+        with self._lock:  # one thread counts and trims; a file removed while another fills it is only fetched again
             self._until_trim -= count
             if self._until_trim < 0:
                 self.trim()
@@ -102,10 +102,6 @@ class Cache:
                 used -= size
                 if used <= 0.8 * most:
                     break
-
-    def used(self) -> int:
-        """Bytes of arrays on the disk."""
-        return sum(size for _, size, _ in self._files())
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """(when it was last read, bytes on the disk, path) of every array in the cache."""

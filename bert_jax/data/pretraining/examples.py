@@ -143,8 +143,8 @@ def build_index(
     numbers come from one stream of the bit generator's raw words, which NumPy guarantees across versions; its key is
     (seed, shard_number, objective, max_seq_length).
 
-    Raises UserError on a setting out of range, on a shard of 2^32 tokens or more, and for nsp and sop on a shard with
-    fewer than two documents.
+    Raises UserError on a setting out of range, on a shard of 2^32 tokens or more, and on a shard without a document
+    that has tokens; for nsp and sop, on one with fewer than two.
     """
     dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
     _check(objective, max_seq_length, rows, twice, short_seq_prob, dupe_factor, seed)
@@ -152,6 +152,8 @@ def build_index(
     if bounds.sentences[-1] > np.iinfo(np.uint32).max:
         raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, but a shard may hold at most 4294967295")
     documents = len(bounds.documents) - 1
+    if not documents and objective == "none":
+        raise UserError(f"shard {shard_number}: no document has a token, so there is nothing to make examples of")
     if objective != "none" and documents < 2:
         raise UserError(
             f"shard {shard_number}: {documents} document(s), but objective {objective!r} needs at least 2 to draw a "

@@ -1,4 +1,7 @@
-"""Batches in which several examples share a row: `batch(step)`, as pure a function of (seed, step) as `Batches`."""
+"""Batches in which several examples share a row: `batch(step)`, as pure a function of (seed, step) as `Batches`.
+
+Letters of this file: K examples of a row, E examples and M masked positions of all rows.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

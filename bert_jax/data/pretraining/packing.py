@@ -2,6 +2,8 @@
 
 Both are known before training, and neither is a state: the examples of any row follow from its place in the epoch.
 "Efficient sequence packing without cross-contamination" (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
+
+Letters of this file: K examples of a row, E examples of all rows.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,6 @@ class Shard:
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest type that holds every id: uint16 up to 65,536 entries, else uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> Shard:
-    """A shard in memory of documents: lists of sentences (integer ids [length]). Empty ones are left out."""
-    documents = [list(document) for document in documents]
-    sentences = [sentence for document in documents for sentence in document]
-    tokens = np.concatenate(sentences) if sentences else np.empty(0, dtype)
-    return pack_flat(tokens, np.array([*map(len, sentences)], int), np.array([*map(len, documents)], int), dtype)
 
 
 def pack_flat(tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, dtype: np.dtype) -> Shard:

@@ -122,8 +122,9 @@ class Checkpoints:
           NonFiniteError: A leaf contains a NaN or an infinity; nothing is written.
           SaveError: The previous save failed, or this one could not start.
           FileNotFoundError: The directory existed before and has been removed.
-          ValueError: A good step with this or a greater number exists, or `metadata` is not JSON.
-          TypeError: A leaf is not an array.
+          ValueError: A good step with this or a greater number exists, `metadata` is not JSON, an array has no
+            elements, or a key of the tree is empty or contains "/".
+          TypeError: A leaf is not an array, or is a typed random key.
         """
         if self._closed:
             raise ValueError(f"the checkpoints in {self._directory.path} are closed")

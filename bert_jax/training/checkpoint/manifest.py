@@ -5,6 +5,7 @@ one. So the manifest is written after all other bytes are on the disk. A step co
 and as good if all its files agree with it. This module does not use Orbax.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -78,13 +79,18 @@ def write_manifest(
       files: From `hash_and_sync`, of all processes.
 
     Raises:
-      OSError: The manifest could not be written or synced; the step then has none.
+      OSError: The manifest or a directory above it could not be written or synced; the step then has no manifest.
     """
     manifest = Manifest(step, dict(metadata), dict(tree), dict(sorted(files.items())), extra)
-    write_whole(directory / MANIFEST, _encode(manifest))
     # The step's name is an entry of its parent directory, and that directory's name an entry of the next.
     sync(directory.parent)
     sync(directory.parent.parent)
+    try:
+        write_whole(directory / MANIFEST, _encode(manifest))
+    except OSError:  # may come from the fsync of the directory, when the manifest has its name already
+        with contextlib.suppress(OSError):
+            (directory / MANIFEST).unlink(missing_ok=True)
+        raise
 
 
 def read_manifest(directory: epath.Path) -> Manifest:

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.by_length import write_by_length
 from bert_jax.data.pretraining.examples import build_index, tokens_of
 from bert_jax.data.pretraining.google_recipe import google_instances, instance_of
 from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import survey_index
-from bert_jax.data.pretraining.shards import open_shard, pack_documents, save_shard, write_array
+from bert_jax.data.pretraining.shards import open_shard, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from tests.data.pretraining.packed import pack_documents
 from tests.guide import blocks_of, run_blocks
 from tests.root import ROOT
 
@@ -418,6 +419,13 @@ def test_sizes_that_make_no_sense_are_refused(directory):
         open_batches(directory, max_predictions=0)
 
 
+def test_random_rows_have_no_more_predictions_than_tokens():
+    sizes = {"batch_size": 2, "max_seq_length": 8, "vocab_size": 20}
+    assert RandomBatches(max_predictions=8, **sizes).batch(0)["mlm_positions"].tolist() == [[*range(8)]] * 2
+    with pytest.raises(UserError, match="max_predictions is 9, but a row has 8 tokens at most"):
+        RandomBatches(max_predictions=9, **sizes)
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
@@ -511,7 +519,7 @@ def test_many_steps_from_many_shards_stay_right(tmp_path):
 def test_more_shards_than_files_may_be_open_by_default(tmp_path):
     path = prepare(tmp_path / "data", shards=60, documents=2)
     code = (
-        "import resource, sys; from bert_jax.data.pretraining.batches import Batches;"
+        "import resource, sys; from bert_jax.data.pretraining.batches import Batches, RandomBatches;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]));"
         "b = Batches(sys.argv[1], batch_size=64, max_seq_length=32); b.batch(0);"
         "Batches(sys.argv[1], split='held-out', batch_size=64, max_seq_length=32).batch(0)"

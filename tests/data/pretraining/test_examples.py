@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bert_jax.data.pretraining.examples import EXAMPLE, bounds_of, build_index, tokens_of
+from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, bounds_of, build_index, tokens_of
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.shards import Shard
 from bert_jax.errors import UserError
@@ -499,6 +499,13 @@ def test_empty_sentences_and_documents_are_passed_over():
 def test_pairs_from_fewer_than_two_documents_are_refused(objective, lengths):
     with pytest.raises(UserError, match=r"shard 6: .* at least 2 .*blank line.*'none'"):
         build_index(make_shard(lengths), shard_number=6, objective=objective, max_seq_length=16)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("lengths", [[], [[]], [[0], [0, 0]]])
+def test_a_shard_without_text_is_refused(rows, lengths):
+    with pytest.raises(UserError, match="shard 6: no document has a token"):
+        build_index(make_shard(lengths), shard_number=6, objective="none", rows=rows, max_seq_length=16)
 
 
 def test_one_document_does_without_pairs():

@@ -14,7 +14,7 @@ from bert_jax.data.pretraining.report import (
     unigram_entropy,
     warnings_about,
 )
-from bert_jax.data.pretraining.shards import pack_documents
+from tests.data.pretraining.packed import pack_documents
 
 UNK = 1
 

@@ -11,12 +11,12 @@ from bert_jax.data.pretraining.shards import (
     Shard,
     describe_shard,
     open_shard,
-    pack_documents,
     save_shard,
     token_dtype,
     write_array,
 )
 from bert_jax.errors import UserError
+from tests.data.pretraining.packed import pack_documents
 
 DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12, 13], [14]]]
 

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax import files
+from bert_jax.training.checkpoint import manifest
+from bert_jax.training.checkpoint.checkpoints import Checkpoints as StepCheckpoints
 from bert_jax.training.checkpoint.checkpoints import NonFiniteError, SaveError
 from tests.train.run.clock import Clock
 from train.run import saving
@@ -95,6 +98,26 @@ def test_a_save_at_the_end_of_the_run_is_tried_for_a_quarter_of_a_minute(clock: 
     began = clock.now
     assert run(checkpoints, clock, 10)[-1] == "given up"
     assert checkpoints.tried == [10] * 5 and clock.now - began == 100 + 1 + 2 + 4 + 8
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_last_save_is_tried_again_after_a_folder_that_could_not_be_synced(
+    clock: Clock, number, tmp_path, monkeypatch
+):
+    calls, said = [0], []
+
+    def fail_once(path: Any) -> None:
+        calls[0] += 1
+        if calls[0] == number:
+            raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(manifest, "sync", fail_once)
+    monkeypatch.setattr(files, "sync", fail_once)
+    with StepCheckpoints(tmp_path) as checkpoints:
+        saves = Saves(checkpoints, SimpleNamespace(save_every=1, log_every=1, max_failed_saves=5), said.append)
+        saves.save_last(2, {"weights": np.ones(3, np.float32)}, dict)
+        assert checkpoints.steps() == [2] and checkpoints.verify(2) == []
+    assert len(said) == 2 and "Input/output error" in said[0] and said[1] == "step 2 is saved"
 
 
 def test_results_that_cannot_be_written_are_tried_again_and_a_missing_file_is_the_users_to_mend(clock: Clock):

@@ -195,8 +195,8 @@ def test_every_file_and_folder_is_synced_before_the_manifest_gets_its_name(tmp_p
     ((temporary, before),) = at_rename
     assert temporary.parent == step
     contents = {step, *step.rglob("*")} - {step / "manifest.json"}
-    assert contents | {temporary} <= before
-    assert {step, step.parent, tmp_path} <= set(synced)
+    assert contents | {temporary, step.parent, tmp_path} <= before
+    assert step in synced
 
 
 def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tmp_path, monkeypatch):

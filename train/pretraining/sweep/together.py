@@ -132,7 +132,7 @@ class MemberLog(RunLog):
         self._tell(f"{self._name}: {line}")
         self._keep_line(line)
 
-    def _show(self, line: str) -> None:
+    def _say_record(self, line: str) -> None:
         self._keep_line(line)
 
 

@@ -138,7 +138,11 @@ class RunLog:
             self._last_line = now
             told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
             best = "  <- the best so far" if values.get("best") else ""
-            self.say(f"{kind:5} step {step:>8,}  {told}{best}")
+            self._say_record(f"{kind:5} step {step:>8,}  {told}{best}")
+
+    def _say_record(self, line: str) -> None:
+        """Says the line of a record."""
+        self.say(line)
 
     def keep(self) -> dict[str, Any]:
         """Puts all records on the disk, before a checkpoint is; returns what the checkpoint must record about them."""

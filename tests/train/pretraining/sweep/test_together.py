@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from etils import epath
 
 import bert_jax
 from bert_jax.errors import UserError
@@ -14,7 +15,7 @@ from bert_jax.training.schedules import make_schedule
 from tests.run_directory import TIMES, assert_equal_states, records, state_of, stopped_at, untimed
 from train import compare, pretrain
 from train.pretraining.first_state import _decay_begins
-from train.pretraining.sweep.together import mean_of
+from train.pretraining.sweep.together import MemberLog, mean_of
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 OF_ALL = ["eval_every=2", "eval_batches=1", "log_every=2", "save_every=3", "optimizer.schedule=stable"]
@@ -161,6 +162,17 @@ def test_a_member_has_its_share_of_the_time_and_curves_of_its_own(branches: Path
         assert fast["eta_seconds"] == all_at_once["eta_seconds"]
         assert (branches / "members" / name / "curves.png").read_bytes().startswith(b"\x89PNG")
         assert "eval  step        7" in (branches / "members" / name / "run.log").read_text()
+
+
+def test_the_console_shows_what_a_member_says_but_not_its_metrics(tmp_path: Path, capsys):
+    told: list[str] = []
+    (tmp_path / "seed=1").mkdir()
+    with MemberLog(epath.Path(tmp_path) / "seed=1", told.append, start_step=0, total_steps=2) as log:
+        log.record("eval", 2, {"mlm_loss": 1.5})
+        log.say("the disk is full")
+    kept = (tmp_path / "seed=1" / "run.log").read_text()
+    assert "eval  step        2  mlm_loss 1.5" in kept and "the disk is full" in kept
+    assert told == ["seed=1: the disk is full"] and capsys.readouterr().err == ""
 
 
 def test_the_mean_is_numpys_of_the_good_members():
