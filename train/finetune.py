@@ -89,7 +89,6 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
 
     The source is the opened `init=`; None for a resumed run, which has its own config and tokenizer.
     """
-    from train.finetuning.tasks.answer import with_stride
     from train.finetuning.tasks.table import open_task
 
     config: FinetuneConfig = launch.config
@@ -104,7 +103,6 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     tokenizer = load_tokenizer(str(run.path) if source is None else source)
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
-    config = with_stride(config, on_first_process(run.saved_config) or {})
     task = open_task(config, tokenizer)
     start = BertConfig.from_json(saved["model"]) if source is None else source.config
     labels = tuple(label.strip() for label in start.labels)  # as they are read now

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     odds = "write these differences, JSON {id: score}, for score --na-prob-file"
     parser.add_argument("--null-odds", metavar="PATH", help=odds)
     parser.add_argument("--max-length", type=int, metavar="L", help="tokens per window (default: the run's, or 384)")
-    stride = "tokens from the beginning of a window to that of the next (default: the run's, or a third of --max-length, at most 128)"
+    stride = "tokens between the beginnings of two windows (default: the run's, or a third of --max-length up to 128)"
     parser.add_argument("--stride", type=int, metavar="N", help=stride)
     longest = "the longest answer, in tokens (default: the run's, or 30)"
     parser.add_argument("--max-answer-length", type=int, metavar="N", help=longest)

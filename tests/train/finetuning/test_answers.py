@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.train.finetuning.finetune_sources import write_squad, write_start
 from tests.train.finetuning.test_tasks import opened
 from train import finetune
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.answer import with_stride
 from train.run.config import load_recipe
 from train.run.ending.stopping import EXIT_DONE, exit_code
 
@@ -129,22 +127,6 @@ def test_rows_of_hugging_faces_datasets_are_learnt_and_scored(tmp_path):
     assert score("squad2", tmp_path / "rows.json", said) == score("squad2", squad, said)
 
 
-@pytest.mark.parametrize(
-    ("task", "given", "saved", "expected"),
-    [
-        ("squad1", None, {}, None),
-        ("squad2", None, {"stride": None}, None),
-        ("korquad", None, {"stride": 128}, 128),
-        ("squad1", None, {"stride": 64}, None),  # which then differs, as any other field that is left out
-        ("squad1", 64, {"stride": 128}, 64),
-        ("tag", None, {"stride": 128}, None),
-    ],
-)
-def test_a_run_with_the_former_stride_keeps_it(task: str, given: int | None, saved: dict, expected: int | None):
-    config = FinetuneConfig(task=task, stride=given)
-    assert with_stride(config, saved).stride == expected
-
-
 @pytest.mark.slow
 def test_runs_with_and_without_a_stride_resume_and_answer(tmp_path, capsys):
     start = write_start(tmp_path)
@@ -154,12 +136,9 @@ def test_runs_with_and_without_a_stride_resume_and_answer(tmp_path, capsys):
     def stride_of(run: str) -> int | None:
         return json.loads((tmp_path / run / "config.json").read_text())["stride"]
 
-    former, new = (f"run={tmp_path / name}" for name in ("former", "new"))
-    assert exit_code(finetune.main, [*words, former, "stride=128"]) == EXIT_DONE
-    assert exit_code(finetune.main, [*words, former, "stride=none"]) == EXIT_DONE
-    assert stride_of("former") == 128
-    shutil.rmtree(tmp_path / "former" / "checkpoints")  # a start that ended before its first checkpoint
-    assert exit_code(finetune.main, [*words, former, "stride=none"]) == EXIT_DONE
+    given, new = (f"run={tmp_path / name}" for name in ("given", "new"))
+    assert exit_code(finetune.main, [*words, given, "stride=128"]) == EXIT_DONE
+    assert stride_of("given") == 128
     for _ in range(2):
         assert exit_code(finetune.main, [*words, new, "stride=none"]) == EXIT_DONE
         assert stride_of("new") is None
@@ -168,11 +147,11 @@ def test_runs_with_and_without_a_stride_resume_and_answer(tmp_path, capsys):
     assert "stride" in capsys.readouterr().err
     context = " ".join(["ann met bob in paris and rome"] * 9)
     rows = {}
-    for run, stride in (("former", 128), ("new", 16 // 3)):
+    for run, stride in (("given", 128), ("new", 16 // 3)):
         predict = QuestionAnswering(tmp_path / run)
         encoded = predict.encode([{"question": "who", "context": context}], 0, **predict.settled).encoded
         explicit = QuestionAnswering(tmp_path / run, stride=stride)
         again = explicit.encode([{"question": "who", "context": context}], 0, **explicit.settled).encoded
         assert encoded.row_lengths.tolist() == again.row_lengths.tolist()
         rows[run] = len(encoded)
-    assert rows == {"former": 6, "new": 12}  # 63 words, 12 in a row
+    assert rows == {"given": 6, "new": 12}  # 63 words, 12 in a row

@@ -1,6 +1,5 @@
 """Question answering: SQuAD 1.1 and 2.0, and other sets in their format (KorQuAD, XQuAD)."""
 
-import dataclasses
 import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -41,7 +40,6 @@ from train.finetuning.tasks.data import (
 
 logger = logging.getLogger(__name__)
 
-_FORMER_STRIDE = 128
 _CONTEXT = 200  # characters of the passage on each side of a wrong answer
 
 
@@ -56,21 +54,6 @@ SQUAD = AnswerRules(squad.squad1, squad.token_f1)
 KORQUAD = AnswerRules(squad.korquad, squad.character_f1)
 ANSWER_TASKS = {"squad1": (1, SQUAD), "squad2": (2, SQUAD), "korquad": (1, KORQUAD)}
 """Name of a task -> SQuAD's version, 2 if questions may have no answer, and the rules."""
-
-
-def with_stride(config: FinetuneConfig, saved: Mapping[str, Any]) -> FinetuneConfig:
-    """The config that resumes a run: where it gives no stride, a run that recorded the former default keeps that.
-
-    That was 128 for rows of all lengths, also as a field of configs/finetune_squad.py. Another stride would make other
-    rows, of which the run's checkpoints know nothing.
-
-    Args:
-        config: of the run.
-        saved: the run's config.json; {} for a new run.
-    """
-    if config.task in ANSWER_TASKS and config.stride is None and saved.get("stride") == _FORMER_STRIDE:
-        return dataclasses.replace(config, stride=_FORMER_STRIDE)
-    return config
 
 
 class AnswerTask:
