@@ -14,7 +14,7 @@ from tests.root import ROOT
 MODULES = sorted((ROOT / "bert_jax").rglob("*.py"))
 
 # package -> the others of ours that it may import from
-LEAVES = {"errors", "files", "config", "labels", "tree", "shown"}
+LEAVES = {"errors", "files", "config", "labels", "tree", "shown", "kinds"}
 MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "shown": set(),
     "labels": set(),
     "config": {"errors", "files", "shown", "config_json", "presets"},
+    "kinds": {"config"},
     "config_json": {"errors"},
     "presets": set(),
     "runtime": {"errors", "files", "runtime"},
@@ -53,6 +54,7 @@ NUMPY_ONLY = (
     "shown",
     "labels",
     "config",
+    "kinds",
     "config_json",
     "presets",
 )

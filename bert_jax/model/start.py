@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bert_jax.config import BertConfig
+from bert_jax.config import BertConfig, is_number, take_python_numbers
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 
@@ -49,12 +49,13 @@ class StartConfig(ShownConfig):
     output_bias: Literal["zeros", "unigram"] = "zeros"
 
     def __post_init__(self):
+        take_python_numbers(self)
         for field in ("range", "positions", "output_bias"):
             choices = get_args(type(self).__annotations__[field])
             if (found := getattr(self, field)) not in choices:
                 raise UserError(f"start.{field}: found {found!r}; expected {' or '.join(choices)}")
-        if not 0 < self.gain < math.inf:
-            raise UserError(f"start.gain: found {self.gain}; expected a number above 0")
+        if not (is_number(self.gain) and 0 < self.gain < math.inf):
+            raise UserError(f"start.gain: found {self.gain!r}; expected a number above 0")
         rows = self.heads
         if not isinstance(rows, tuple | list) or not all(map(_is_row, rows)):
             raise UserError(

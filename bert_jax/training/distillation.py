@@ -12,8 +12,9 @@ from flax import struct
 from jax import Array
 from jax.sharding import Mesh
 
-from bert_jax.config import BertConfig
+from bert_jax.config import BertConfig, take_python_numbers
 from bert_jax.errors import UserError
+from bert_jax.kinds import misfits
 from bert_jax.model.encoder import gather_positions, identity
 from bert_jax.model.heads import BertForMaskedLM, PreTrainingOutput
 from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
@@ -44,6 +45,9 @@ class DistillationConfig(ShownConfig):
     restrict_ce_to_mask: bool = False
 
     def __post_init__(self):
+        take_python_numbers(self)
+        for field, found, expected in misfits(self):
+            raise UserError(f"distillation.{field} is {found!r}; expected {expected}")
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value >= 0):

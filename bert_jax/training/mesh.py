@@ -12,7 +12,9 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from bert_jax.config import take_python_numbers
 from bert_jax.errors import UserError
+from bert_jax.kinds import misfits
 from bert_jax.shown import ShownConfig
 
 AXES = ("data", "fsdp", "zero", "tensor")
@@ -29,12 +31,19 @@ class MeshConfig(ShownConfig):
     fsdp     number of pieces of parameters and moments; each device with a piece also gets its own rows of the batch
     tensor   number of pieces of attention heads, feed-forward columns and vocabulary; all devices get the same rows
     zero     as fsdp, but each device gathers all parameters at once, at the start of a step (ZeRO-1); not with tensor
+
+    Raises UserError that names the field.
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
     zero: int = 1
+
+    def __post_init__(self):
+        take_python_numbers(self)
+        for field, found, expected in misfits(self):
+            raise UserError(f"mesh.{field}: found {found!r}; expected {expected}")
 
 
 _MOST_PIECES = 8  # of a state: more make them narrow, and exchanges slow

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from bert_jax.config import is_number, take_python_numbers
 from bert_jax.errors import UserError
+from bert_jax.kinds import misfits
 from bert_jax.shown import ShownConfig
 from bert_jax.training.moments import EpsPlacement
 from bert_jax.training.muon import ProductType
@@ -107,11 +108,11 @@ class OptimizerConfig(ShownConfig):
             if value is not None or field == "total_steps":
                 share = ", or a share as warmup_share" if field == "warmup_steps" else ""
                 check(is_number(value) and value == value // 1, field, value, f"a whole number{share}")
+                object.__setattr__(self, field, int(value))  # 1e6 is one too
         for field in ("learning_rate", "end_learning_rate", "power", "eps", "weight_decay", "clip_norm"):
             value = getattr(self, field)
             none = ", 0 for none" if field in ("weight_decay", "clip_norm") else ""
             check(is_number(value) and 0 <= value < math.inf, field, value, f"a finite number >= 0{none}")
-        check(isinstance(self.bias_correction, bool), "bias_correction", self.bias_correction, "True or False")
         for field in ("b1", "b2", "momentum"):
             check(
                 is_number(getattr(self, field)) and 0 <= getattr(self, field) < 1,
@@ -119,6 +120,8 @@ class OptimizerConfig(ShownConfig):
                 getattr(self, field),
                 "in [0, 1)",
             )
+        for field, found, expected in misfits(self):
+            check(False, field, found, expected)
         for field in ("b2_half_life", "average_half_life"):
             if (tokens := getattr(self, field)) is not None:
                 check(0 < tokens < math.inf, field, tokens, "a number of tokens above 0, or none")

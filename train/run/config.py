@@ -7,15 +7,14 @@ import math
 import os
 import re
 import traceback
-import types
 import typing
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config import is_int, is_number
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
+from bert_jax.kinds import fits, is_union, names_of
 from train.run.other_names import field_called, otherwise
 
 
@@ -84,7 +83,7 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str, implie
         inner = getattr(config, name) or nested_in(hints[name])()
         inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.", nested.get(name, {}))
-    wrong = next((name for name, value in changes.items() if not _fits(value, hints[name])), None)
+    wrong = next((name for name, value in changes.items() if not fits(value, hints[name], finite=True)), None)
     try:
         changed = dataclasses.replace(config, **changes)
     except UserError as error:
@@ -96,18 +95,14 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str, implie
             raise
         changed = config
     if wrong is not None:
-        raise UserError(f"{prefix}{wrong}: found {quoted(changes[wrong])}; expected {_names_of(hints[wrong])}")
+        raise UserError(f"{prefix}{wrong}: found {quoted(changes[wrong])}; expected {names_of(hints[wrong])}")
     return changed
 
 
 def nested_in(hint: Any) -> Any:
     """The class of the config that a field holds, from the field's type; None if it holds none."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    options = typing.get_args(hint) if is_union(hint) else (hint,)
     return next((o for o in options if dataclasses.is_dataclass(o)), None)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _all_paths(config: Any, prefix: str = "") -> list[str]:
@@ -145,7 +140,7 @@ def _nearest(config: Any, path: str) -> str:
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:
-    if _is_union(hint):
+    if is_union(hint):
         options = typing.get_args(hint)
         if type(None) in options and text.lower() in ("none", "null"):
             return None
@@ -242,44 +237,10 @@ def _check_kinds(config: Any, path: str, prefix: str = "") -> None:
     """Raises UserError for a field whose value is not what its annotation says: Python itself does not look."""
     for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if not _fits(value, hint):
-            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {_names_of(hint)}")
+        if not fits(value, hint, finite=True):
+            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {names_of(hint)}")
         if dataclasses.is_dataclass(value):
             _check_kinds(value, path, f"{prefix}{name}.")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    return any(_is_of(value, kind) for kind in _kinds_of(hint))
-
-
-def _names_of(hint: Any) -> str:
-    names = (str(kind) if typing.get_args(kind) else kind.__name__ for kind in _kinds_of(hint))
-    return " or ".join("none" if name == "NoneType" else name for name in names)
-
-
-def _kinds_of(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if _is_union(hint) else (hint,)
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)
-        if not isinstance(value, tuple | list):
-            return False
-        if inner[-1] is ...:
-            return all(_is_of(one, inner[0]) for one in value)
-        if any(typing.get_origin(one) is typing.Unpack for one in inner):
-            return True  # of several lengths: the field has a check of its own
-        return len(value) == len(inner) and all(map(_is_of, value, inner))
-    if isinstance(kind, type) and issubclass(kind, tuple):  # a named tuple, which a literal gives as a plain one
-        return isinstance(value, tuple | list)
-    if typing.get_origin(kind) is typing.Literal:
-        return value in typing.get_args(kind)
-    if kind is float:
-        return is_number(value) and math.isfinite(value)
-    if kind is int:
-        return is_int(value)
-    return isinstance(value, typing.get_origin(kind) or kind)
 
 
 def take_values(argv: Sequence[str], name: str) -> tuple[list[str], list[str]]:

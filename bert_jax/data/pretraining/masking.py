@@ -17,12 +17,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from bert_jax.config import take_python_numbers
 from bert_jax.data.pretraining.counter_hash import below, bits32, derive
 from bert_jax.errors import UserError
+from bert_jax.kinds import misfits
 from bert_jax.shown import ShownConfig
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class MaskingConfig(ShownConfig):
             up to 1.
 
     Raises:
-        UserError: a value out of range, or whole words or n-grams with another strategy than "count".
+        UserError: a value of another type, one out of range, or whole words or n-grams with another strategy than
+            "count".
     """
 
     strategy: Strategy = "count"
@@ -66,10 +69,10 @@ class MaskingConfig(ShownConfig):
     corruption: tuple[float, float, float] = (0.8, 0.1, 0.1)
 
     def __post_init__(self) -> None:
+        take_python_numbers(self)
         object.__setattr__(self, "corruption", checked_corruption(self.corruption, "masking.corruption"))
-        if self.strategy not in get_args(Strategy):
-            known = ", ".join(get_args(Strategy))
-            raise UserError(f"masking.strategy: found {self.strategy!r}; expected one of {known}")
+        for field, found, expected in misfits(self):
+            raise UserError(f"masking.{field}: found {found!r}; expected {expected}")
         if not 0 < self.probability < 1:
             raise UserError(
                 f"masking.probability: found {self.probability}; expected a share above 0 and below 1, such as 0.15"

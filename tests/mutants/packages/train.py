@@ -27,6 +27,7 @@ OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/ending/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
+OF_SWEEPS = "tests/train/pretraining/sweep/test_together.py"
 OF_TOGETHER = "tests/train/pretraining/sweep/test_together_faults.py"
 OF_PAIRS = "tests/train/pretraining/scoring/test_minimal_pairs.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
@@ -128,6 +129,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "return step",
         "a branch begins in the decay of a trunk whose schedule counts tokens",
         ("tests/train/pretraining/sweep/test_together.py::test_where_a_decay_begins",),
+    ),
+    Mutant(
+        "train/pretraining/sweep/together.py",
+        "def _say_record(self, line: str) -> None:",
+        "def _show(self, line: str) -> None:",
+        "the console shows the metrics of every member of a sweep",
+        (f"{OF_SWEEPS}::test_the_console_shows_what_a_member_says_but_not_its_metrics",),
     ),
     Mutant(
         "train/pretraining/sweep/together.py",

@@ -318,6 +318,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         MANIFEST,
+        "(directory / MANIFEST).unlink(missing_ok=True)",
+        "pass",
+        "a save that failed leaves a manifest, and the next try of its step ends the run",
+        ("tests/train/run/test_saving.py::test_the_last_save_is_tried_again_after_a_folder_that_could_not_be_synced",),
+    ),
+    Mutant(
+        MANIFEST,
         'if str(record["step"]) != directory.name:',
         "if False:",
         "a step copied under another number is taken for that step",
