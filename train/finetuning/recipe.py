@@ -29,7 +29,8 @@ class FinetuneConfig(ShownConfig):
     split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is
     text, pair, label    columns of a table (task=classify); pair None: single texts
     id                   task=classify: the column with the ids for the predictions; None: rows are numbered from 0
-    kind                 what the label column holds: "class", "classes" (several) or "number"
+    kind                 what the label column holds: "class", "classes" (several; or columns of 0 and 1, label="a|b|c")
+                         or "number"
     init                 a run directory, a folder or a hub id to start from; it must be given
     max_length           tokens per row, special tokens included
     stride               tokens between the starts of two windows of a longer text, at most a window's length; None: a

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "JSON, columns, or a table of id and prediction; for classify also a .jsonl of the verb classify --json"
     )
     parser.add_argument("predictions", metavar="PREDICTIONS", nargs="?", help=predictions)
-    parser.add_argument("--label", metavar="NAME", help="classify: the column of labels (default label)")
+    parser.add_argument(
+        "--label", metavar="NAME", help="classify: the column of labels, or columns: 'a|b' (default label)"
+    )
     parser.add_argument("--id", metavar="NAME", help="classify: the column of ids (default: row numbers)")
     parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: the kind of label")
     parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: no-answer scores, JSON {id: score}")

@@ -35,6 +35,7 @@ class Columns(NamedTuple):
 
     `text` None: texts are not read; `label` None: the table has none; `id` None: rows are numbered from 0.
     kind: "class" (the label is a name), "classes" (several: a JSON list, or names separated by "|"), "number".
+    For "classes" `label` may also be names of columns separated by "|", each with 1 where its label applies, else 0.
     """
 
     text: str | None
@@ -42,6 +43,13 @@ class Columns(NamedTuple):
     label: str | None = "label"
     id: str | None = None
     kind: str = "class"
+
+    @property
+    def of_labels(self) -> tuple[str, ...]:
+        """The columns that have labels."""
+        if self.label is None:
+            return ()
+        return tuple(self.label.split("|")) if self.kind == "classes" else (self.label,)
 
 
 def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[LabelledText]:
@@ -55,7 +63,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
     lines: dict[str, int] = {}  # id -> its line
     for index, (line, row) in enumerate(named_rows(path, wrong)):
         where = f"{path}, line {line}"
-        asked = (columns.text, columns.pair, columns.label, columns.id)
+        asked = (columns.text, columns.pair, *columns.of_labels, columns.id)
         if missing := [name for name in asked if name is not None and name not in row]:
             same = in_another_form(missing[0], row)
             it_has = f"it has {some_of(row)}" if same is None else _LOOKS_LIKE_IT
@@ -68,7 +76,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
                 id=str(index) if columns.id is None else _id(row[columns.id], columns.id, where, lines),
                 text="" if columns.text is None else _text(row[columns.text], columns.text, where),
                 pair=None if columns.pair is None else _text(row[columns.pair], columns.pair, where),
-                label=None if columns.label is None else read_label(row[columns.label], columns, where),
+                label=_label_of(row, columns, where),
                 line=line,
             )
         except UserError as error:
@@ -79,12 +87,12 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
             yield example
 
 
-def has_labels(path: Path, label: str, *, optional: bool = False) -> bool:
+def has_labels(path: Path, columns: Sequence[str], *, optional: bool = False) -> bool:
     """Whether a table has labels; not if it has no such column, or nothing in it.
 
     Args:
         path: the table.
-        label: the column of the labels.
+        columns: those of the labels (`Columns.of_labels`).
         optional: a row may lack a label where others have one, as it may belong to no class.
 
     Raises:
@@ -92,13 +100,30 @@ def has_labels(path: Path, label: str, *, optional: bool = False) -> bool:
     """
     first: dict[bool, int] = {}  # whether a row has a label -> the first such line
     for line, row in named_rows(path):
-        first.setdefault(row.get(label) not in (None, [], "") and str(row[label]).strip() != "", line)
+        first.setdefault(
+            any(str("" if (one := row.get(name)) in (None, []) else one).strip() for name in columns), line
+        )
         if len(first) == 2 and not optional:
             raise UserError(
-                f"{path}, line {first[False]}: has no {label!r}, and line {first[True]} has one; give each row a "
+                f"{path}, line {first[False]}: has no {columns[0]!r}, and line {first[True]} has one; give each row a "
                 "label, or leave the column empty, or out"
             )
     return True in first
+
+
+def _label_of(row: Mapping[str, Any], columns: Columns, where: str) -> Label | None:
+    if columns.label is None:
+        return None
+    if len(columns.of_labels) == 1:
+        return read_label(row[columns.label], columns, where)
+    return tuple(name for name in columns.of_labels if _flag(row[name], name, where))
+
+
+def _flag(value: Any, name: str, where: str) -> bool:
+    found = {"0": False, "1": True, "false": False, "true": True}.get(str(value).strip().lower())
+    if found is None:
+        raise UserError(f"{where}: {name!r} is {quoted(value)}; expected 1 where the label {name!r} applies, else 0")
+    return found
 
 
 def label_number(value: Any, where: str) -> float:

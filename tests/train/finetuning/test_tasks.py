@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 
+from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.predictions import score_rows
@@ -424,6 +425,27 @@ def test_labels_with_another_sign_between_them_are_told(tmp_path, caplog, labels
     opened(train=train, dev=train, kind="classes")
     found = [message for message in caplog.messages if "look like several" in message]
     assert len(found) == (told is not None) and all(f"labels such as {told} look" in message for message in found)
+
+
+def test_several_labels_may_be_columns_of_zeros_and_ones(tmp_path):
+    rows = [("film", 1, 0, 0), ("day", 0, 1, 1), ("who", 0, 0, 0)]
+    header = ("text", "toxic", "threat", "insult")
+    train = write_csv(tmp_path / "train.csv", rows, header)
+    test = write_csv(tmp_path / "test.csv", [("film",)], ("text",))
+    found = opened(train=train, dev=train, test=test, kind="classes", label="toxic|threat|insult")
+    assert found.labels == ("insult", "threat", "toxic") and not found.tests[0].labelled
+    np.testing.assert_array_equal(found.train.targets["labels"], [[0, 0, 1], [1, 1, 0], [0, 0, 0]])
+    outputs = {"logits": found.train.targets["labels"] - 0.5}
+    (said,) = found.write_predictions(found.evaluations[0], outputs, tmp_path)
+    columns = Columns(None, label="toxic|threat|insult", kind="classes")
+    assert score("classify", train, said, columns=columns)["accuracy"] == 1
+    odd = write_csv(tmp_path / "odd.csv", [("film", 1, 2, 0)], header)
+    with pytest.raises(
+        UserError, match=r"odd.csv, line 2: 'threat' is '2'; expected 1 where the label 'threat' applies"
+    ):
+        opened(train=odd, dev=odd, kind="classes", label="toxic|threat|insult")
+    with pytest.raises(UserError, match=r"train.csv: has no column 'obscene'; it has 'text', 'toxic'"):
+        opened(train=train, dev=train, kind="classes", label="toxic|obscene")
 
 
 def test_an_example_may_have_none_of_several_labels(tmp_path):

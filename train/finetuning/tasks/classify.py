@@ -357,8 +357,7 @@ def table_layout(
         return examples
 
     def read_test(path: Path) -> list[LabelledText]:
-        label = columns.label
-        if label is not None and has_labels(path, label, optional=columns.kind == "classes"):
+        if has_labels(path, columns.of_labels, optional=columns.kind == "classes"):
             return read_agreed(path, columns, labels)
         return list(read_table(path, columns._replace(label=None)))
 
