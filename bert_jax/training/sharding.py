@@ -56,7 +56,7 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("mlm_head/bias", (P("tensor"), P())),
     Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
     Rule("(nsp_head|qa_head|classifier|detector/output)/(kernel|bias)", (P(),)),
-    Rule("class_weights", (P(),)),  # of an objective
+    Rule("class_weights|positive_weights", (P(),)),  # of an objective
 )
 """Path pattern -> PartitionSpec. A pattern matches the end of a leaf's path, so that an optimizer's moments
 ("opt_state/moments/mu/bert/pooler/kernel") have the layout of their parameter ("params/bert/pooler/kernel"). Scalars

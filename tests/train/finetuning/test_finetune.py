@@ -425,7 +425,7 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
 def test_every_kind_of_task_is_learnt(place: Path, capsys, task: str, metric: str, least: float):
     words = {
         "number": lambda: _table(place, "number", lambda label: 1.5 if label == "good" else -1.5),
-        "classes": lambda: _table(place, "classes", lambda label: f"{label}|always"),
+        "classes": lambda: [*_table(place, "classes", lambda label: f"{label}|always"), "class_weights=balanced"],
         "tag": lambda: _files(place, "tag", "txt", write_tagged),
         "pos": lambda: _files(place, "pos", "conllu", write_conllu),
         "arc": lambda: _files(place, "arc", "jsonl", write_choices),
