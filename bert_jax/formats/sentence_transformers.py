@@ -25,6 +25,7 @@ POOLINGS = tuple(_FLAGS)
 _ALL_FLAGS = _FLAGS | {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 
 MODULES, FIELDS, POOLING = "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 VECTOR = "sentence_embedding"
 """What version 6 calls a text's vector."""
 SETTINGS = tuple(
@@ -60,6 +61,11 @@ class Vectors(NamedTuple):
     def prompt(self) -> str:
         """What stands before each text by default."""
         return self.prompts.get(self.fields.get("default_prompt_name") or "", "")
+
+    @property
+    def similarity(self) -> str:
+        """How vectors are compared: one of `SIMILARITIES`."""
+        return self.fields.get("similarity_fn_name") or "cosine"
 
     @property
     def truncate_dim(self) -> int | None:
@@ -121,16 +127,17 @@ def vectors_of(folder: Path, pooling: str | None = None) -> Vectors | None:
 
     Args:
         folder: the folder with the model; in folders of before version 0.3 it is a subfolder, 0_Transformer.
-        pooling: in place of the folder's own, which is then not read.
+        pooling: in place of the folder's own, of which then only `include_prompt` is read.
 
     Raises:
         UserError: a file cannot be read, or names layers or a pooling that bert_jax does not have.
     """
-    modules, include_prompt = _modules_of(folder), True
+    modules = _modules_of(folder)
+    include_prompt = modules is None or _include_prompt_of(modules)
     if pooling is None:
         if modules is None:
             return None
-        pooling, include_prompt = _pooling_of(modules)
+        pooling = _pooling_of(modules)
     settings = _settings_of(folder)
     if processing := settings.get("processing_kwargs"):
         found = quoted(json.dumps(processing))
@@ -163,8 +170,17 @@ def _modules_of(folder: Path) -> Path | None:
     return above / MODULES if model_folder(above) == folder.resolve() else None
 
 
-def _pooling_of(path: Path) -> tuple[str, bool]:
-    """The pooling that modules.json and the file of its second layer name, and `Vectors.include_prompt`."""
+def _include_prompt_of(path: Path) -> bool:
+    """`Vectors.include_prompt`, by the file of the second layer of modules.json; True where it says nothing."""
+    try:
+        place = Path(read_json(path)[1]["path"]).name
+        return read_object(path.parent / place / "config.json", optional=True).get("include_prompt") is not False
+    except (OSError, ValueError, TypeError, KeyError, IndexError):
+        return True  # what else is wrong with it is the reader's of the pooling to say
+
+
+def _pooling_of(path: Path) -> str:
+    """The pooling that modules.json and the file of its second layer name."""
     folder = path.parent
     try:
         modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in read_json(path)]
@@ -190,7 +206,7 @@ def _pooling_of(path: Path) -> tuple[str, bool]:
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         found = " and ".join(map(str, chosen))
         raise UserError(f"{folder / place}: its pooling is {quoted(found)}; expected one of {', '.join(POOLINGS)}")
-    return chosen[0] + (NORMALIZED if len(kinds) == 3 else ""), fields.get("include_prompt") is not False
+    return chosen[0] + (NORMALIZED if len(kinds) == 3 else "")
 
 
 def _settings_of(folder: Path) -> Mapping[str, Any]:
@@ -215,6 +231,10 @@ def _fields_of(path: Path) -> Mapping[str, Any]:
         )
     if wrong := next((one for one, text in prompts.items() if not isinstance(text, str | None)), None):
         raise UserError(f"{path}: the prompt {quoted(wrong)} is {quoted(prompts[wrong])}; expected a text")
+    similarity = fields.get("similarity_fn_name")
+    if similarity not in (None, *SIMILARITIES):
+        expected = f"one of {', '.join(SIMILARITIES)}, or null"
+        raise UserError(f"{path}: similarity_fn_name is {quoted(similarity)}; expected {expected}")
     if size is not None and (type(size) is not int or size < 1):
         raise UserError(f"{path}: truncate_dim is {quoted(size)}; expected a whole number, at least 1, or null")
     return fields

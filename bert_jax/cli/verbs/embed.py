@@ -83,7 +83,9 @@ def _add_similar_arguments(parser: argparse.ArgumentParser) -> None:
     add_results(parser, "one JSON list per query: line, score, text")
     add_pooling(parser)
     add_prompt(parser)
-    parser.add_argument("--query-prompt", metavar="TEXT", help="put before each query; default: as before the lines")
+    parser.add_argument(
+        "--query-prompt", metavar="TEXT", help="put before each query; default: --prompt, or the folder's"
+    )
     add_running(parser)
 
 
@@ -124,8 +126,19 @@ def _similar(arguments: argparse.Namespace) -> None:
         raise UserError("stdin can be the queries or the corpus; name a file for the other")
     queries, corpus = list(texts_of([arguments.queries])), list(lines_of(arguments.corpus))
     model = _model(arguments)
-    embed, own = partial(vectors_or_nan, model), arguments.query_prompt
-    results = similar(embed, queries, corpus, arguments.top_k, query_prompt=own)
+    own, of_lines = model.search_prompts
+    own = own if arguments.query_prompt is None else arguments.query_prompt
+    if arguments.prompt is None and (own or of_lines):
+        say(f"prompts: {own!r} before each query, {of_lines!r} before each line")
+    results = similar(
+        partial(vectors_or_nan, model),
+        queries,
+        corpus,
+        arguments.top_k,
+        query_prompt=own,
+        text_prompt=of_lines,
+        similarity=model.similarity,
+    )
     unread = [line for line in corpus if isinstance(line, UserError)]
     for line in unread:
         say(error_line(line))
@@ -220,7 +233,9 @@ def _to_file(
 
 def _made_by(model: "TextEmbedding") -> dict[str, str]:
     prompt = {"prompt": model.prompt} if model.prompt else {}
-    return {"model": model.fingerprint, "pooling": model.pooling, **prompt}
+    is_cut = model.width < model.config.hidden_size
+    scaled = {"scaled": "after truncate_dim"} if is_cut and model.scales_last else {}
+    return {"model": model.fingerprint, "pooling": model.pooling, **scaled, **prompt}
 
 
 def _described(file: Path) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class TextEmbedding(TaskModel):
         source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is the one that it read,
             if that still exists); with any head.
         pooling: "mean" over the tokens, "cls" (the first token's vector), "max", "mean_sqrt_len_tokens", or "pooled"
-            (the pooler's output for the first token); add "+normalize" for vectors of length one. None: what the
-            folder's modules.json says, else "mean+normalize".
+            (the pooler's output for the first token); add "+normalize" for vectors of length one, after
+            `truncate_dim`. None: what the folder's modules.json says (its Normalize is before), else "mean+normalize".
         packing: texts share rows of 128 or more tokens, and each attends only to itself; None: if the pooling allows
             it.
         max_length: the most tokens of a text; None: as the folder says, else the model's limit.
@@ -51,6 +51,7 @@ class TextEmbedding(TaskModel):
     Attributes:
         pooling: the pooling in use.
         prompts: the folder's prompts by name, among them "query" and "document" ("" if it has none).
+        similarity: how its vectors are compared, "cosine" unless the folder says otherwise.
     """
 
     task = "embed"
@@ -74,7 +75,9 @@ class TextEmbedding(TaskModel):
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
         self.prompts, self._pools_prompts = vectors.prompts, vectors.include_prompt
-        self._truncate_dim = vectors.truncate_dim
+        self._truncate_dim, self.similarity = vectors.truncate_dim, vectors.similarity
+        self.scales_last = pooling is not None  # as encode(normalize_embeddings=True) does
+        self._given_prompt = prompt
         by_default = vectors.prompt if self._pools_prompts else ""
         if by_default != vectors.prompt and prompt is None:
             logger.warning(
@@ -109,6 +112,19 @@ class TextEmbedding(TaskModel):
     def prompt(self) -> str:
         """What is put before each text, unless a call has a prompt of its own."""
         return self.settled["prompt"]
+
+    @property
+    def search_prompts(self) -> tuple[str, str]:
+        """What stands before queries, and before the texts that are searched.
+
+        The folder's prompts "query" and "document" (or "passage", or "corpus") if it has one of them, as in
+        sentence-transformers' `encode_query` and `encode_document`; else, and if the class was given one, `prompt`.
+        """
+        names = ("document", "passage", "corpus")
+        query, document = self.prompts["query"], next((found for one in names if (found := self.prompts.get(one))), "")
+        if self._given_prompt is not None or not self._pools_prompts or not (query or document):
+            return self.prompt, self.prompt
+        return query, document
 
     def check_options(self, *, prompt: str) -> None:
         if not isinstance(prompt, str):
@@ -148,11 +164,14 @@ class TextEmbedding(TaskModel):
             found = pooled_sequences_in(g, x, kind)
         else:
             found = pooled_in(g, x, kind)
+        is_cut = self.width < config.hidden_size
+        if is_cut and self.scales_last:
+            found = g.op("Slice", found, [0], [self.width], [-1])
         if self.pooling.endswith(NORMALIZED):
             g.scope("normalized")
             lengths = g.op("ReduceL2", found, axes=[-1], keepdims=1)
             found = g.op("Div", found, g.op("Max", lengths, 1e-12))
-        if self.width < config.hidden_size:
+        if is_cut and not self.scales_last:
             found = g.op("Slice", found, [0], [self.width], [-1])
         g.output("vectors", found, [ROWS, *([SEQUENCES] if packed else []), self.width])
 
@@ -167,6 +186,8 @@ class TextEmbedding(TaskModel):
         else:
             vectors = pooled(output.last_hidden_state, batch["attention_mask"], kind)
         vectors = vectors.astype(jnp.float32)
+        if self.scales_last:
+            vectors = vectors[..., : self.width]
         vectors = normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors
         return (vectors[..., : self.width],)
 
@@ -271,7 +292,14 @@ def vectors_or_nan(embed: Any, texts: Sequence[Any], *, prompt: str | None = Non
 
 
 def similar(
-    embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5, *, query_prompt: str | None = None
+    embed: Any,
+    queries: Sequence[Any],
+    corpus: Sequence[Any],
+    top_k: int = 5,
+    *,
+    query_prompt: str | None = None,
+    text_prompt: str | None = None,
+    similarity: str | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields for each query its nearest texts, under the keys of sentence-transformers' `semantic_search`.
 
@@ -279,22 +307,31 @@ def similar(
         embed: a `TextEmbedding`, or any function from a list of texts to vectors [N, D].
         queries, corpus: texts.
         top_k: the number of texts per query.
-        query_prompt: put before each query in place of what `embed` puts before the texts; None: the same. Else `embed`
-            must take `prompt=`, as a `TextEmbedding` does.
+        query_prompt, text_prompt: put before each query, and before each text of the corpus; None: the model's
+            `search_prompts`, for another function nothing. Else `embed` must take `prompt=`, as a `TextEmbedding` does.
+        similarity: "cosine" or "dot"; None: the model's, for another function "cosine".
 
     Yields:
-        For each query a list of dicts, nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. Texts
-        whose vector is NaN are left out.
+        For each query a list of dicts, nearest first: `corpus_id` (int), `score` (float, the cosine or the dot
+        product), `text`. Texts whose vector is NaN are left out.
 
     Raises:
-        UserError: `top_k` is below 1, or the corpus is empty.
+        UserError: `top_k` is below 1, the corpus is empty, or the similarity is another.
     """
+    similarity = getattr(embed, "similarity", "cosine") if similarity is None else similarity
+    if similarity not in ("cosine", "dot"):
+        raise UserError(f"the model's vectors are compared by {similarity}; similar knows cosine and dot")
+    own = getattr(embed, "search_prompts", (None, None))
+    prompts = [of if given is None else given for of, given in zip(own, (query_prompt, text_prompt), strict=True)]
     check_count("top_k", top_k)
     queries, corpus = items_of(queries, "a list of queries"), items_of(corpus, "a list of texts as the corpus")
     if not corpus:
         raise UserError("the corpus has no texts; expected at least one")
-    of_queries = embed(queries) if query_prompt is None else embed(queries, prompt=query_prompt)
-    scores, rows = nearest(of_queries, embed(corpus), top_k)
+    of_queries, of_corpus = (
+        embed(texts) if prompt is None else embed(texts, prompt=prompt)
+        for texts, prompt in zip((queries, corpus), prompts, strict=True)
+    )
+    scores, rows = nearest(of_queries, of_corpus, top_k, scaled=similarity == "cosine")
     for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [
             {"corpus_id": row, "score": score, "text": corpus[row]}
@@ -303,23 +340,27 @@ def similar(
         ]
 
 
-def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(
+    queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int, *, scaled: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds the `top_k` corpus rows with the greatest cosine to each query, greatest first; ties by row number.
 
     Args:
         queries_QD, corpus_ND: vectors of any length but zero, float32. Corpus rows of NaN come last.
         top_k: k; a value above N counts as N.
+        scaled: False: by the dot product in place of the cosine.
 
     Returns:
         The cosines, float32 [Q, k], and the row numbers, int64 [Q, k]. The cosine of a row of NaN is -inf.
     """
     top_k = min(top_k, len(corpus_ND))
-    corpus_ND = of_length_one(corpus_ND)
+    if scaled:
+        queries_QD, corpus_ND = of_length_one(queries_QD), of_length_one(corpus_ND)
     scores = np.zeros((len(queries_QD), top_k), np.float32)
     rows = np.zeros((len(queries_QD), top_k), np.int64)
     step = max(1, _BLOCK // max(len(corpus_ND), 1))
     for begin in range(0, len(queries_QD) if top_k else 0, step):
-        some_QN = of_length_one(queries_QD[begin : begin + step]) @ corpus_ND.T
+        some_QN = queries_QD[begin : begin + step] @ corpus_ND.T
         some_QN = np.where(np.isnan(some_QN), -np.inf, some_QN)
         bound_Q1 = -np.partition(-some_QN, top_k - 1, axis=1)[:, top_k - 1 : top_k]
         for query, (found_N, bound) in enumerate(zip(some_QN, bound_Q1[:, 0], strict=True), begin):

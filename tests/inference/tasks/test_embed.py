@@ -3,8 +3,10 @@
 import functools
 import json
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -140,6 +142,61 @@ def test_a_prompt_that_its_pooling_leaves_out_is_said_not_to_be_applied(tmp_path
     assert "its default prompt 'hello ' is not put before texts" in caplog.text
     with pytest.raises(UserError, match=r"leaves the prompt's tokens out \(include_prompt false\)"):
         TextEmbedding(folder, prompt="world ")
+    caplog.clear()
+    assert TextEmbedding(folder, pooling="max").prompt == ""  # another pooling says nothing of prompts
+    assert "its default prompt 'hello ' is not put before texts" in caplog.text
+    assert (
+        main(["convert", str(folder), str(tmp_path / "new"), "--to", "sentence-transformers", "--pooling", "max"]) == 0
+    )
+    assert json.loads((tmp_path / "new/1_Pooling/config.json").read_text())["include_prompt"] is False
+
+
+def test_similar_puts_the_prompts_of_the_folder_before_queries_and_texts(tmp_path, capsys):
+    folder, texts, queries = export(tmp_path, "encoder"), ["held", "world hello", "low"], ["hello world", "held"]
+    fields = {"prompts": {"query": "hello ", "passage": "world low "}, "default_prompt_name": "query"}
+    write_modules(folder, Vectors("mean", fields=fields), 8, LONGEST)
+    embed = TextEmbedding(folder, runtime="xla")
+
+    def ranked(query: str, text: str, **options: Any) -> list[list[tuple[int, float]]]:
+        scores, rows = nearest(embed(queries, prompt=query), embed(texts, prompt=text), 3, **options)
+        return [list(zip(*one, strict=True)) for one in zip(rows.tolist(), scores.tolist(), strict=True)]
+
+    def found(**options: Any) -> list[list[tuple[int, float]]]:
+        return [
+            [(row["corpus_id"], row["score"]) for row in one] for one in similar(embed, queries, texts, 3, **options)
+        ]
+
+    assert found() == ranked("hello ", "world low ") != ranked("hello ", "hello ")
+    assert found(query_prompt="low ", text_prompt="") == ranked("low ", "")
+    assert TextEmbedding(folder, runtime="xla", prompt="low ").search_prompts == ("low ", "low ")
+    (tmp_path / "corpus.txt").write_text("\n".join(texts) + "\n")
+    verb = ["similar", str(folder), queries[0], str(tmp_path / "corpus.txt"), "--json", "--runtime", "xla"]
+    assert main(verb) == 0
+    output = capsys.readouterr()
+    assert [row["line"] - 1 for row in json.loads(output.out)] == [row for row, _ in ranked("hello ", "world low ")[0]]
+    assert "prompts: 'hello ' before each query, 'world low ' before each line" in output.err
+
+
+def test_similar_compares_as_the_folder_says(tmp_path):
+    folder, texts, queries = export(tmp_path, "encoder"), ["held", "world hello", "low"], ["hello world", "held"]
+    for name, product in (("cosine", False), ("dot", True), ("euclidean", None)):
+        fields = {"similarity_fn_name": name}
+        shutil.rmtree(folder / "1_Pooling", ignore_errors=True)
+        write_modules(folder, Vectors("mean", fields=fields), 8, LONGEST)
+        embed = TextEmbedding(folder, runtime="xla")
+        if product is None:
+            with pytest.raises(UserError, match="compared by euclidean; similar knows cosine and dot"):
+                list(similar(embed, queries, texts))
+            continue
+        left, right = embed(queries), embed(texts)
+        if not product:
+            left, right = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (left, right))
+        for row, found in zip(left @ right.T, similar(embed, queries, texts, 3), strict=True):
+            assert [one["corpus_id"] for one in found] == np.argsort(-row).tolist()
+            np.testing.assert_allclose([one["score"] for one in found], np.sort(row)[::-1], rtol=1e-5)
+    (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "hamming"}')
+    with pytest.raises(UserError, match="similarity_fn_name is 'hamming'; expected one of cosine, dot"):
+        TextEmbedding(folder)
 
 
 def test_a_prompt_is_put_before_the_texts_of_a_pipeline_a_call_or_a_verb(folder, tmp_path, capsys):
@@ -170,8 +227,10 @@ def test_every_runtime_keeps_as_many_numbers_as_the_folder_says(tmp_path, runtim
         pytest.skip(f"{runtime} is not installed")
     folder = export(tmp_path, "encoder")
     write_modules(folder, Vectors("mean+normalize", fields={"truncate_dim": 3}), 8, LONGEST)
-    want = TextEmbedding(folder, pooling="mean+normalize", runtime="xla", dtype="float32")(TEXTS)
-    assert want.shape == (len(TEXTS), 3)
+    want = TextEmbedding(folder, runtime="xla", dtype="float32")(TEXTS)
+    assert want.shape == (len(TEXTS), 3) and (np.linalg.norm(want, axis=1) < 0.99).all()
+    asked = TextEmbedding(folder, pooling="mean+normalize", runtime=runtime, dtype="float32")(TEXTS)
+    np.testing.assert_allclose(asked, want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5)
     found = TextEmbedding(folder, runtime=runtime, dtype="float32")
     np.testing.assert_allclose(found(TEXTS), want, atol=1e-5)
     np.testing.assert_allclose(found(TEXTS[0]), want[0], atol=1e-5)
