@@ -68,7 +68,7 @@ def test_a_folder_of_sentence_transformers_keeps_all_that_makes_its_vectors(tmp_
     assert vectors_of(out.directory) == VECTORS
     assert not out.report.notes
     other = convert(tmp_path / "m", tmp_path / "other", to=to, pooling="mean")
-    assert vectors_of(other.directory) == VECTORS._replace(pooling="mean", include_prompt=True)
+    assert vectors_of(other.directory) == VECTORS._replace(pooling="mean")
 
 
 def test_a_form_without_a_pooling_is_said_to_lose_it(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +35,8 @@ def get_config() -> FinetuneConfig:
 '''
 
 
-def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
-    """A BERT of one layer whose words are those of the files below."""
+def write_model(folder: Path, max_position_embeddings: int = 32, head: str = "pretraining", **fields: Any) -> str:
+    """A BERT of one layer, or as `fields` say, whose words are those of the files below."""
     config = BertConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=16,
@@ -44,10 +45,10 @@ def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
         intermediate_size=32,
         max_position_embeddings=max_position_embeddings,
         initializer_range=0.1,
-    )
+    ).replace(**fields)
     tokenizer = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
-    params = jax.jit(HEADS["pretraining"](config).init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
-    return str(save_pretrained(folder, config, params, tokenizer, head="pretraining"))
+    params = jax.jit(HEADS[head](config).init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    return str(save_pretrained(folder, config, params, tokenizer, head=head))
 
 
 def write_start(folder: Path) -> list[str]:

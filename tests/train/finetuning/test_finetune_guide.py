@@ -1,10 +1,12 @@
 """docs/finetuning.md: its commands and its code run, top to bottom."""
 
+import itertools
 import json
 import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
@@ -64,7 +66,7 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
             _, _, module, *words = shlex.split(line)
             assert {"train.finetune": finetune.main, "bert_jax": main}[module](words) == 0, line
             ran.append(module)
-    assert ran.count("train.finetune") == 10 and ran.count("bert_jax") == 3
+    assert ran.count("train.finetune") == 10 and ran.count("bert_jax") == 4
     said = capsys.readouterr().out.splitlines()
     assert len([line for line in said if line.startswith("total_steps: ")]) == 9
     for part in re.findall(r"^(?:runs/mails/)? +(\w+)/ {2}", GUIDE.split("```\nruns/mails")[1], re.MULTILINE):
@@ -84,7 +86,7 @@ def test_the_program_trains_vectors_whose_cosines_are_the_scores(tmp_path: Path,
     write_model(tmp_path / "MODEL", max_position_embeddings=48)
     monkeypatch.chdir(tmp_path)
     assert main(["convert", "MODEL", "my-encoder", "--to", "sentence-transformers", "--pooling", "mean+normalize"]) == 0
-    block, _ = blocks_of("docs/finetuning.md", "py")
+    block, *_ = blocks_of("docs/finetuning.md", "py")
     exec(block.code.replace("epochs, length, rate = 32, 3, 48, 5e-4", "epochs, length, rate = 32, 40, 48, 5e-3"), {})
 
     def worst(folder: str) -> float:
@@ -94,6 +96,34 @@ def test_the_program_trains_vectors_whose_cosines_are_the_scores(tmp_path: Path,
 
     assert worst("my-encoder") > 0.5
     assert worst("my-vectors") < 0.1
+
+
+@pytest.mark.slow
+def test_the_program_makes_a_smaller_model_that_says_what_the_teacher_says(tmp_path: Path, monkeypatch):
+    texts = [
+        " ".join(words) for words in itertools.product(("the", "a", "who"), ("film", "day", "house"), ("was", "is"))
+    ]
+    (tmp_path / "new.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    config = {"num_hidden_layers": 3, "initializer_range": 0.3, "labels": ("bad", "good")}
+    write_model(tmp_path / "runs/mails", head="sequence-classification", max_position_embeddings=128, **config)
+    monkeypatch.chdir(tmp_path)
+    assert main(["edit", "runs/mails", "small", "--keep-layers", "0"]) == 0
+    _, block, _ = blocks_of("docs/finetuning.md", "py")
+    exec(
+        block.code.replace(
+            "batch, epochs, length, temperature = 32, 3", "batch, epochs, length, temperature = 32, 150"
+        ),
+        {},
+    )
+
+    def chances(folder: str) -> np.ndarray:
+        classify = pipeline("text-classification", folder, dtype="float32", runtime="xla")
+        return np.array(
+            [{one["label"]: one["score"] for one in found}["good"] for found in classify(texts, top_k=None)]
+        )
+
+    teacher, before, after = (chances(name) for name in ("runs/mails", "small", "small-mails"))
+    assert np.abs(after - teacher).mean() < 0.25 * np.abs(before - teacher).mean()
 
 
 def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
@@ -109,7 +139,7 @@ def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
 
 
 def test_a_reader_and_a_metric_are_added_as_the_guide_says(tmp_path: Path, monkeypatch):
-    _, block = blocks_of("docs/finetuning.md", "py")
+    *_, block = blocks_of("docs/finetuning.md", "py")
     monkeypatch.setitem(TASKS, "stars", TASKS["rte"])  # so that it is taken away again
     exec(block.code, {})
     file = tmp_path / "train.txt"
