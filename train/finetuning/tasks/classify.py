@@ -247,14 +247,11 @@ class ClassifyTask:
         """The classes whose probability a row has: all, or of many the most probable and those of `decisions`."""
         if len(chances_C) <= _MANY_CLASSES:
             return range(len(chances_C))
-        of_rows = [
-            np.atleast_1d(some if some.ndim == 0 else np.flatnonzero(some)) for some in decisions if some is not None
-        ]
-        return (
-            np.union1d(np.argsort(-chances_C, kind="stable")[:_MOST_PROBABLE], np.concatenate(of_rows))
-            .astype(int)
-            .tolist()
-        )
+        shown = np.argsort(-chances_C, kind="stable")[:_MOST_PROBABLE].tolist()
+        for some in decisions:
+            if some is not None:
+                shown += np.flatnonzero(some).tolist() if self._layout.kind == "classes" else [int(some)]
+        return sorted(set(shown))
 
     def _as_json(self, prediction: Any) -> str | list[str] | float:
         if self._layout.kind == "classes":
