@@ -119,6 +119,16 @@ def test_predictions_of_very_many_classes_are_made_one_by_one(tmp_path):
         tracemalloc.stop()
 
 
+def test_of_very_many_labels_those_of_the_example_are_shown_too(tmp_path):
+    table = write_csv(tmp_path / "table.csv", [("film", "|".join(f"l{n}" for n in range(150))), ("day", "l3|l4")])
+    found = opened(train=table, dev=table, kind="classes")
+    logits = np.tile(np.linspace(-2, -1, 150, dtype=np.float32), (2, 1))
+    logits[1, found.labels.index("l9")] = 1
+    every, few = (row["probabilities"] for row in found.rows(found.evaluations[0], {"logits": logits}))
+    assert len(every) == 150 and {"l3", "l4", "l9"} <= few.keys() and 22 <= len(few) <= 23
+    assert few["l9"] == pytest.approx(1 / (1 + np.exp(-1)))
+
+
 def test_predicted_numbers_are_written_so_that_no_two_of_them_become_one(tmp_path):
     table = write_csv(tmp_path / "table.csv", [("the film", 1), ("a day", 2.5), ("who", 3)])
     found = opened(train=table, dev=table, kind="number")
