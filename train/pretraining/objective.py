@@ -1,11 +1,15 @@
 """What a run minimises, on its mesh: masked LM and sentence pairs, or with `teacher=` the distance from a teacher."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import jax
 import jax.numpy as jnp
 
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays
-from bert_jax.formats.source import open_source
+from bert_jax.formats.read import IncompleteModel, ReadModel
+from bert_jax.formats.source import Source, open_source
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
 from bert_jax.training.objectives import Objective, Pretraining
@@ -35,13 +39,12 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
         raise UserError(
             f"teacher: cannot distil sentence pairs; found data with objective {data.objective}: {WITHOUT_PAIRS}"
         )
-    source = open_source(config.teacher, parts=("config", "tokenizer"))
+    source = open_teacher(config.teacher)
     teacher = source.config.replace(dtype=config.model.dtype)
     check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
     check_vocabulary(source, data, field="teacher")
     if read:
-        _, params, report = load_arrays(source.with_weights(), head="mlm")
-        report.check()
+        params = read_teacher(source).params
         check_finite(params, source.name, field="teacher")
         params = jax.device_put(params, state_shardings(params, mesh))
     else:
@@ -50,6 +53,53 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
         layouts = state_shardings(shapes, mesh)
         params = jax.tree.map(lambda x, on: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on), shapes, layouts)
     return distillation_on(mesh, teacher, params, weights)
+
+
+def open_teacher(named: str) -> Source:
+    """Opens the source of `teacher=` and reads its architecture; downloads no weights of a published model.
+
+    Raises:
+        FileNotFoundError, UserError: as `open_source`, behind "teacher: ".
+    """
+    with _about_teacher():
+        source = open_source(named, parts=("config", "tokenizer"))
+        _ = source.config  # a folder without one is no model
+        return source
+
+
+def read_teacher(source: Source) -> ReadModel:
+    """The teacher with its masked-LM head; its parameters are float32 NumPy arrays, all of them.
+
+    Raises:
+        FileNotFoundError, UserError: as `load_arrays`, behind "teacher: ".
+        UserError: it lacks the masked-LM head or other parameters.
+    """
+    with _about_teacher():
+        read = load_arrays(source.with_weights(), head="mlm")
+        try:
+            read.report.check()
+        except IncompleteModel as error:
+            if not read.report.loaded and read.report.unexpected:  # the report says what they are called instead
+                raise
+            more = f" and {len(error.missing) - 3} more" if len(error.missing) > 3 else ""
+            of_head = all(path.startswith("mlm_head/") for path in error.missing)
+            lacks = "has no masked-LM head" if of_head else "is not whole"
+            raise UserError(
+                f"{source.name} {lacks} (missing: {', '.join(error.missing[:3])}{more}); expected a model with head "
+                "mlm or pretraining"
+            ) from error
+    return read
+
+
+@contextmanager
+def _about_teacher() -> Iterator[None]:
+    """Puts "teacher: ", the field of the config, before the errors of a source."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"teacher: {error}") from error
+    except UserError as error:
+        raise UserError(f"teacher: {error}") from error
 
 
 def pretraining_of(config: PretrainConfig, mesh: jax.sharding.Mesh) -> Pretraining:

@@ -15,7 +15,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.write import save_pretrained
-from bert_jax.model.heads import BertForMaskedLM
+from bert_jax.model.heads import HEADS, BertForMaskedLM
 from bert_jax.surgery.edit import edit
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
@@ -108,10 +108,11 @@ def test_a_dry_run_counts_the_teachers_memory(recipe, data: PreparedData, teache
     assert sizes[1][1] > sizes[0][1] + 4 * sizes[0][0]  # the teacher is larger than the student
 
 
-def config_with(teacher: str, **model: Any) -> PretrainConfig:
+def config_with(teacher: str, *, source: str | None = None, **model: Any) -> PretrainConfig:
+    """A student of `teacher`'s vocabulary, which is to learn from `source`; None: from `teacher`."""
     student = small_config("distilbert")
     fields = {"vocab_size": bert_jax.load(teacher, head="mlm").config.vocab_size} | model
-    return small_config("distilbert", model=student.model.replace(**fields), teacher=teacher)
+    return small_config("distilbert", model=student.model.replace(**fields), teacher=source or teacher)
 
 
 def test_a_teacher_with_other_words_in_the_same_number_is_refused(data: PreparedData, teacher: str, tmp_path: Path):
@@ -131,6 +132,37 @@ def test_a_teacher_with_a_value_that_is_not_finite_is_refused(data: PreparedData
     save_file(tensors, tmp_path / "teacher/model.safetensors")
     with pytest.raises(UserError, match=r"^teacher: .*bert/embeddings/LayerNorm/scale that are not finite"):
         objective_of(config_with(str(tmp_path / "teacher")), data, make_mesh(MeshConfig()))
+
+
+@pytest.mark.parametrize("head", ["encoder", "sequence-classification"])
+def test_a_teacher_without_a_masked_lm_head_is_told_in_words_of_the_program(
+    data: PreparedData, teacher: str, tmp_path: Path, head
+):
+    config = bert_jax.load(teacher, head="mlm").config
+    params = HEADS[head](config).init(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    other = str(save_pretrained(tmp_path / "other", config, jax.device_get(params), data.tokenizer, head=head))
+    with pytest.raises(UserError, match=r"^teacher: .*no masked-LM head.*; expected a model with head mlm") as error:
+        objective_of(config_with(teacher, source=other), data, make_mesh(MeshConfig()))
+    assert "allow_missing" not in str(error.value)
+    assert other in str(error.value)
+
+
+def test_a_teacher_without_a_layer_is_not_whole(data: PreparedData, teacher: str, tmp_path: Path):
+    copytree(teacher, tmp_path / "teacher")
+    tensors = load_file(tmp_path / "teacher/model.safetensors")
+    kept = {name: array for name, array in tensors.items() if "layer.1.attention" not in name}
+    save_file(kept, tmp_path / "teacher/model.safetensors")
+    with pytest.raises(
+        UserError, match=r"^teacher: .* is not whole \(missing: bert/encoder/layer_1/.* more\)"
+    ) as error:
+        objective_of(config_with(teacher, source=str(tmp_path / "teacher")), data, make_mesh(MeshConfig()))
+    assert "allow_missing" not in str(error.value)
+
+
+def test_a_teacher_that_is_nowhere_or_no_model_names_the_field(data: PreparedData, teacher: str, tmp_path: Path):
+    for place, says in ((tmp_path / "nowhere", "no such folder"), (tmp_path, "is not a model")):
+        with pytest.raises(FileNotFoundError, match=f"^teacher: .*{says}"):
+            objective_of(config_with(teacher, source=str(place)), data, make_mesh(MeshConfig()))
 
 
 @pytest.mark.parametrize(
