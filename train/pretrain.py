@@ -108,6 +108,7 @@ def job_of(
 ) -> "PretrainingJob":
     """The job of `run`, whose start is recorded there; the checkpoints that it resumes from are in `saves`."""
     from train.pretraining.job import PretrainingJob
+    from train.pretraining.objective import check_same_teacher
     from train.pretraining.scoring.scoring import read_scoring
 
     config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
@@ -133,7 +134,11 @@ def job_of(
     if held_out is not None:
         check_held_out(held_out, config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
+    job = PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
+    if saved:
+        facts = on_first_process(saves.facts_to_resume)
+        check_same_teacher(config, job.teacher_digest, facts, launch.allow_change)
+    return job
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

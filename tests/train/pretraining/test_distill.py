@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import jax
@@ -14,19 +14,21 @@ import bert_jax
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.load import load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS, BertForMaskedLM
 from bert_jax.surgery.edit import edit
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
-from bert_jax.tree import unflatten
+from bert_jax.tree import sha256_of_parameters, unflatten
 from tests.run_directory import assert_equal_states, records, state_of, stopped_at
 from tests.train.pretraining.family_runs import prepare_for, small_config
 from train import pretrain
-from train.pretraining.objective import objective_of
+from train.pretraining import objective
+from train.pretraining.objective import check_same_teacher, objective_of
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData
-from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED, EXIT_USER_ERROR, exit_code
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +98,54 @@ def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
         assert set(tree["bert"]["encoder"]) == {"layer_0", "layer_1"}  # the student's alone
     config = bert_jax.load(tmp_path / "straight" / "export", head="mlm").config
     assert (config.model_type, config.num_hidden_layers) == ("distilbert", 2)
+
+
+def test_a_teacher_that_changed_meanwhile_is_refused_until_it_is_allowed(
+    recipe, data: PreparedData, teacher: str, tmp_path: Path, capsys
+):
+    mine, run = tmp_path / "teacher", tmp_path / "run"
+    copytree(teacher, mine)
+    words = [recipe, f"data={data.path}", f"teacher={mine}", f"run={run}", "distillation.alpha_cos=0"]
+    with stopped_at(3):
+        assert exit_code(pretrain.main, words) == EXIT_PREEMPTED
+    rmtree(mine)
+    write_model(mine, bert_jax.load(teacher, head="mlm").config, Tokenizer.load(Path(teacher)), seed=1)
+    sums = [sha256_of_parameters(load_arrays(place, head="mlm").params)[:12] for place in (teacher, mine)]
+    capsys.readouterr()
+    assert exit_code(pretrain.main, words) == EXIT_USER_ERROR
+    said = capsys.readouterr().err
+    assert f"teacher: {mine} has changed since this run reached step 3 (" in said
+    assert f"was {sums[0]} and is {sums[1]}); put it back, or say allow_change=teacher to continue" in said
+
+    with stopped_at(6):
+        assert exit_code(pretrain.main, [*words, "allow_change=teacher"]) == EXIT_PREEMPTED
+    with stopped_at(9):  # the checkpoint has the new sum
+        assert exit_code(pretrain.main, words) == EXIT_PREEMPTED
+    # A teacher of another name was refused or allowed before.
+    with stopped_at(12):
+        assert exit_code(pretrain.main, [*words, f"teacher={teacher}"]) == EXIT_USER_ERROR
+    with stopped_at(12):
+        assert exit_code(pretrain.main, [*words, f"teacher={teacher}", "allow_change=teacher"]) == EXIT_PREEMPTED
+
+
+def test_a_checkpoint_that_does_not_know_its_teacher_is_accepted(teacher: str):
+    config = config_with(teacher)
+    facts = {"config": {"teacher": teacher}, "step": 1234}
+    check_same_teacher(config, "a" * 64, facts, ())
+    check_same_teacher(config, "a" * 64, facts | {"teacher_digest": "a" * 64}, ())
+    check_same_teacher(config, "a" * 64, facts | {"teacher_digest": "b" * 64, "config": {"teacher": "other"}}, ())
+    with pytest.raises(UserError, match=r"since this run reached step 1,234 \("):
+        check_same_teacher(config, "a" * 64, facts | {"teacher_digest": "b" * 64}, ("data",))
+
+
+def test_the_processes_of_a_job_compare_their_teachers(data: PreparedData, teacher: str, monkeypatch):
+    compared = []
+    monkeypatch.setattr(objective, "same_everywhere", compared.append)
+    _, digest = objective.objective_and_digest(config_with(teacher), data, make_mesh(MeshConfig()))
+    assert digest == sha256_of_parameters(load_arrays(teacher, head="mlm").params)
+    assert compared == [{"sum of the teacher's parameters": digest[:12]}]
+    assert objective.objective_and_digest(config_with(teacher), data, make_mesh(MeshConfig()), read=False)[1] is None
+    assert len(compared) == 1
 
 
 def test_a_dry_run_counts_the_teachers_memory(recipe, data: PreparedData, teacher: str, capsys):
