@@ -15,14 +15,16 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays
+from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS, BertForMaskedLM
 from bert_jax.surgery.edit import edit
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.tree import sha256_of_parameters, unflatten
+from tests.hub_server import HubServer
 from tests.run_directory import assert_equal_states, records, state_of, stopped_at
-from tests.train.pretraining.family_runs import prepare_for, small_config
+from tests.train.pretraining.family_runs import BATCH, LENGTH, prepare_for, small_config
 from train import pretrain
 from train.pretraining import objective
 from train.pretraining.objective import check_same_teacher, objective_of
@@ -146,6 +148,41 @@ def test_the_processes_of_a_job_compare_their_teachers(data: PreparedData, teach
     assert compared == [{"sum of the teacher's parameters": digest[:12]}]
     assert objective.objective_and_digest(config_with(teacher), data, make_mesh(MeshConfig()), read=False)[1] is None
     assert len(compared) == 1
+
+
+def test_the_card_names_a_published_teacher_and_its_commit(
+    recipe, data: PreparedData, teacher: str, tmp_path: Path, hub: HubServer
+):
+    commit = hub.publish("somebody/bert", {path.name: path.read_bytes() for path in Path(teacher).iterdir()})
+    words = [
+        recipe,
+        f"data={data.path}",
+        "teacher=somebody/bert",
+        "distillation.alpha_cos=0",
+        f"run={tmp_path / 'run'}",
+    ]
+    words += [f"phases=(({LENGTH},{BATCH},2),)", "optimizer.warmup_steps=0", "distillation.temperature=3"]
+    assert pretrain.main(words) == EXIT_DONE
+    card = (tmp_path / "run" / "export" / "README.md").read_text()
+    assert f"| distilled from | somebody/bert@{commit} |" in card
+    assert "| distillation temperature | 3.0 |" in card
+    assert "| distillation alpha_ce | 5.0 |" in card
+    assert "| distillation alpha_cos | 0.0 |" in card
+
+
+@pytest.mark.parametrize("weights", [None, {"temperature": 4.0, "alpha_mlm": 0.5}])
+def test_the_card_says_how_a_model_was_distilled_without_a_path(tmp_path: Path, weights):
+    config = {"phases": [[16, 4, 2]], "teacher": "/secret/bert", "distillation": weights}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    card = training_record(tmp_path, 2)
+    assert "| distilled from | a model that is not published |" in card
+    assert "secret" not in card
+    expected = DistillationConfig(**(weights or {}))
+    for name in ("temperature", "alpha_ce", "alpha_mlm", "alpha_cos"):
+        assert f"| distillation {name} | {getattr(expected, name)} |" in card
+
+    (tmp_path / "config.json").write_text(json.dumps(config | {"teacher": None}))
+    assert "distil" not in training_record(tmp_path, 2)
 
 
 def test_a_dry_run_counts_the_teachers_memory(recipe, data: PreparedData, teacher: str, capsys):
