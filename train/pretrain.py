@@ -108,6 +108,7 @@ def job_of(
 ) -> "PretrainingJob":
     """The job of `run`, whose start is recorded there; the checkpoints that it resumes from are in `saves`."""
     from train.pretraining.job import PretrainingJob
+    from train.pretraining.objective import check_same_teacher, open_teacher
     from train.pretraining.scoring.scoring import read_scoring
 
     config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
@@ -115,6 +116,7 @@ def job_of(
         saved = None  # of a start that saved nothing
     # Before the text is prepared, which can take hours.
     source, scoring, held_out = None if saved else open_init(config), read_scoring(config), open_held_out(config)
+    teacher = None if config.teacher is None else open_teacher(config.teacher)
     if is_from_text(config, launch.given):
         with goodput.stages("prepare"):
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
@@ -132,8 +134,12 @@ def job_of(
     scoring = scoring.with_tokenizer_of(data, config)
     if held_out is not None:
         check_held_out(held_out, config, data)
-    record_start(run, launch, config, data.tokenizer, source)
-    return PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
+    record_start(run, launch, config, data.tokenizer, source, teacher)
+    job = PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
+    if saved:
+        facts = on_first_process(saves.facts_to_resume)
+        check_same_teacher(config, job.teacher_digest, facts, launch.allow_change)
+    return job
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

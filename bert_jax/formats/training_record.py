@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from etils import epath
 
 _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
+# Of a teacher, with the values that hold where the config has none; this package cannot import DistillationConfig.
+_DISTILLATION = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
+_UNPUBLISHED = "a model that is not published"
 _OF_BASELINES = ("unigram_", "majority_", "baseline_")
 _COSTS = ("tokens", "seconds", "cpu_seconds")
 _LABELS = {
@@ -184,6 +187,11 @@ def _settings(config: Mapping[str, Any], environment: Mapping[str, Any], step: i
             facts |= {f"{section} {name}".strip(): fields[name] for name in names if fields.get(name) is not None}
     if environment.get("init"):
         facts["started from"] = environment["init"]
+    if config.get("teacher"):
+        given = config.get("distillation")
+        weights = _DISTILLATION | (dict(given) if isinstance(given, Mapping) else {})
+        facts["distilled from"] = environment.get("teacher") or _UNPUBLISHED
+        facts |= {f"distillation {name}": weights[name] for name in _DISTILLATION}
     if "device_kind" in environment:
         facts["devices"] = f"{environment.get('devices', 1)} {environment['device_kind']}"
     return facts

@@ -202,6 +202,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "a file without answers can only be test=": "tests/train/finetuning",
         "not a job or a result of one": "only a worker of ours reads such files",
         "say allow_change=data to continue": "tests/train/pretraining/test_mixture.py",
+        "say allow_change=teacher to continue": "tests/train/pretraining/test_distill.py",
         "is a symbolic link": "tests/train/run/test_rundir.py",
         "on a file system that has locks": "tests/train/run/test_rundir.py",
         "is a sweep; name one of its runs": "tests/train/diagnosis/test_doctor.py",

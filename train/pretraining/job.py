@@ -29,7 +29,7 @@ from train.pretraining.budget import Budget
 from train.pretraining.first_state import first_state
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.mixture import DataSource, MixedData, head_for, mixed_scores, mixture_told, parts_to_evaluate
-from train.pretraining.objective import objective_of, pretraining_of
+from train.pretraining.objective import objective_and_digest, pretraining_of
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
@@ -82,7 +82,8 @@ class PretrainingJob(ModelJob):
         mesh = make_mesh(config.mesh)
         connect(mesh)
         check_split(config, mesh)
-        model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
+        model = HEADS[head_for(data)](config.model)
+        objective, self.teacher_digest = objective_and_digest(config, data, mesh)
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         schedule = make_schedule(config.optimizer, batches=config.batches, factors=config.rates)
         self._budget = None if config.stop_after is None else Budget(config)
@@ -264,13 +265,16 @@ class PretrainingJob(ModelJob):
 
     def facts(self) -> dict[str, Any]:
         phases = self.config.phases
-        return {
+        of_teacher = {} if self.teacher_digest is None else {"teacher_digest": self.teacher_digest}
+        of_budget = {} if self._budget is None else {"budget": self._budget.facts()}
+        facts = {
             "config": to_json(self.config),
             "lowest_losses": {str(length): loss for length, loss in self._lowest.items()},
             "data": self.data.fingerprint,
             "data_digest": self.data.digest,
             "data_shares": self.data.shares if isinstance(self.data, MixedData) else [(1.0,)] * len(phases),
-        } | ({} if self._budget is None else {"budget": self._budget.facts()})
+        }
+        return facts | of_teacher | of_budget
 
     @property
     def writes_export(self) -> bool:

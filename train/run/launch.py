@@ -263,28 +263,39 @@ def _end_hung(why: str) -> None:
 
 
 def record_start(
-    run: RunDirectory, launch: Launch, config: Any, tokenizer: Tokenizer | None, source: Source | None
+    run: RunDirectory,
+    launch: Launch,
+    config: Any,
+    tokenizer: Tokenizer | None,
+    source: Source | None,
+    teacher: Source | None = None,
 ) -> None:
     """Writes config.json, environment.json and tokenizer/ of a run, on the first process.
 
-    environment.json has the "ORG/NAME@COMMIT" of a published model, so that the run can be repeated.
+    environment.json has the "ORG/NAME@COMMIT" of published models, so that the run can be repeated.
 
     Args:
         run, launch, config, tokenizer: of the run.
         source: the opened `init=`; None for a resumed run, which keeps its entry in environment.json.
+        teacher: the opened `teacher=`; None without one.
 
     Raises:
         UserError: the config differs from the run's own in a field that `allow_change` does not name, or between the
             processes of the job.
     """
-    published = None if source is None else source.published
-    hosts.same_everywhere(json.loads(json.dumps(to_json(config))) | {"commit of init": published})
+    commits = {
+        f"commit of {field}": None if opened is None else opened.published
+        for field, opened in (("init", source), ("teacher", teacher))
+    }
+    hosts.same_everywhere(json.loads(json.dumps(to_json(config))) | commits)
     hosts.on_first_process(lambda: run.settle_config(config, launch.allow_change))
     if not hosts.is_first():
         return
     facts = environment()
     if config.init is not None:
         facts["init"] = run.saved_environment().get("init") if source is None else source.published
+    if teacher is not None:
+        facts["teacher"] = teacher.published
     # A resume writes nothing that it finds as it should be, so that a full disk does not stop it.
     if facts != run.saved_environment():
         write_json(run.path / "environment.json", facts)
