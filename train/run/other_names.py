@@ -32,6 +32,7 @@ _OURS = {
     ("adam_epsilon",): ("optimizer.eps",),
     ("max_grad_norm",): ("optimizer.clip_norm",),
     ("label_smoothing_factor",): ("label_smoothing",),
+    ("pos_weight", "class_weight"): ("class_weights",),
     ("mlm_probability", "masked_lm_prob"): ("masking.probability",),
     ("max_predictions_per_seq",): ("masking.max_predictions",),
     ("whole_word_mask", "do_whole_word_mask", "wwm"): ("masking.whole_word",),
@@ -75,6 +76,10 @@ _OTHERWISE = {
     ("do_train", "do_eval", "do_predict"): ("test", "a run trains on train=, scores dev= and predicts test="),
     ("do_train", "do_eval"): ("export_at_end", "a run trains, and evaluates after each eval_every= steps"),
     ("load_best_model_at_end", "metric_for_best_model"): ("export_at_end", "export/ of a run has its newest model"),
+    ("teacher", "teacher_model", "teacher_name_or_path"): (
+        "dev",
+        "docs/finetuning.md has a program that distils a fine-tuned model",
+    ),
     ("max_train_samples", "max_eval_samples"): ("dev", "give a shorter file"),
     ("resume_from_checkpoint",): ("keep", "the same command with the same run= resumes"),
     ("overwrite_output_dir",): ("keep", "choose another run=, as no run is overwritten"),

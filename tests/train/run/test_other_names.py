@@ -55,6 +55,8 @@ def test_every_name_leads_to_a_field_and_is_none_itself_where_it_is_translated()
         (PretrainConfig(), "load_best_model_at_end", "; export/ of a run has its newest model"),
         (PretrainConfig(), "tokenizer_name", "; did you mean text_options.vocab?"),
         (PretrainConfig(), "resume_from_checkpoint", "; the same command with the same run= resumes"),
+        (FinetuneConfig(), "teacher", "; docs/finetuning.md has a program that distils a fine-tuned model"),
+        (FinetuneConfig(), "pos_weight", "; did you mean class_weights?"),
         (FinetuneConfig(), "learning_rate", "; did you mean optimizer.learning_rate?"),
     ],
 )
