@@ -25,7 +25,6 @@ POOLINGS = tuple(_FLAGS)
 _ALL_FLAGS = _FLAGS | {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 
 MODULES, FIELDS, POOLING = "modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 VECTOR = "sentence_embedding"
 """What version 6 calls a text's vector."""
 SETTINGS = tuple(
@@ -64,7 +63,7 @@ class Vectors(NamedTuple):
 
     @property
     def similarity(self) -> str:
-        """How vectors are compared: one of `SIMILARITIES`."""
+        """How vectors are compared, in sentence-transformers' words: "cosine", "dot", "euclidean" or "manhattan"."""
         return self.fields.get("similarity_fn_name") or "cosine"
 
     @property
@@ -231,10 +230,6 @@ def _fields_of(path: Path) -> Mapping[str, Any]:
         )
     if wrong := next((one for one, text in prompts.items() if not isinstance(text, str | None)), None):
         raise UserError(f"{path}: the prompt {quoted(wrong)} is {quoted(prompts[wrong])}; expected a text")
-    similarity = fields.get("similarity_fn_name")
-    if similarity not in (None, *SIMILARITIES):
-        expected = f"one of {', '.join(SIMILARITIES)}, or null"
-        raise UserError(f"{path}: similarity_fn_name is {quoted(similarity)}; expected {expected}")
     if size is not None and (type(size) is not int or size < 1):
         raise UserError(f"{path}: truncate_dim is {quoted(size)}; expected a whole number, at least 1, or null")
     return fields

@@ -117,8 +117,8 @@ class TextEmbedding(TaskModel):
     def search_prompts(self) -> tuple[str, str]:
         """What stands before queries, and before the texts that are searched.
 
-        The folder's prompts "query" and "document" (or "passage", or "corpus") if it has one of them, as in
-        sentence-transformers' `encode_query` and `encode_document`; else, and if the class was given one, `prompt`.
+        The folder's prompts "query" and "document" (or "passage", or "corpus"), as in sentence-transformers'
+        `encode_query` and `encode_document`; `prompt` for both if the folder has neither or the class was given one.
         """
         names = ("document", "passage", "corpus")
         query, document = self.prompts["query"], next((found for one in names if (found := self.prompts.get(one))), "")
@@ -316,11 +316,11 @@ def similar(
         product), `text`. Texts whose vector is NaN are left out.
 
     Raises:
-        UserError: `top_k` is below 1, the corpus is empty, or the similarity is another.
+        UserError: `top_k` is below 1, the corpus is empty, or the similarity is neither of the two.
     """
     similarity = getattr(embed, "similarity", "cosine") if similarity is None else similarity
     if similarity not in ("cosine", "dot"):
-        raise UserError(f"the model's vectors are compared by {similarity}; similar knows cosine and dot")
+        raise UserError(f"the model's vectors are compared by {similarity!r}; similar knows cosine and dot")
     own = getattr(embed, "search_prompts", (None, None))
     prompts = [of if given is None else given for of, given in zip(own, (query_prompt, text_prompt), strict=True)]
     check_count("top_k", top_k)
@@ -343,15 +343,15 @@ def similar(
 def nearest(
     queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int, *, scaled: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the `top_k` corpus rows with the greatest cosine to each query, greatest first; ties by row number.
+    """Finds the `top_k` corpus rows with the greatest score for each query, greatest first; ties by row number.
 
     Args:
         queries_QD, corpus_ND: vectors of any length but zero, float32. Corpus rows of NaN come last.
         top_k: k; a value above N counts as N.
-        scaled: False: by the dot product in place of the cosine.
+        scaled: the score is the cosine; False: the dot product.
 
     Returns:
-        The cosines, float32 [Q, k], and the row numbers, int64 [Q, k]. The cosine of a row of NaN is -inf.
+        The scores, float32 [Q, k], and the row numbers, int64 [Q, k]. The score of a row of NaN is -inf.
     """
     top_k = min(top_k, len(corpus_ND))
     if scaled:
