@@ -301,8 +301,8 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
     Returns:
         For "class": accuracy, macro_f1, matthews_correlation. For "classes": micro_f1, accuracy (an example counts if
         all its labels are right), macro_f1. For "number": r2, spearman, pearson, mean_absolute_error,
-        mean_squared_error. macro_f1 is the mean
-        over the classes that occur in labels or predictions; for "classes" over all C.
+        mean_squared_error. macro_f1 is the mean over the classes that occur in labels or predictions; for "classes"
+        over all C.
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
     if kind == "number":

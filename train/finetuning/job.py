@@ -135,9 +135,9 @@ class FinetuningJob(ModelJob):
         for split, prefix in _prefixes(self._task):
             found |= {f"{prefix}{name}": value for name, value in self._scores(split, *outputs[split.name]).items()}
         scores = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        before = self._scores_so_far()
+        before = self._ranks_so_far()
         self._evaluations[step] = {"step": step} | scores
-        is_best = not before or self._scores_so_far()[-1] > max(before)
+        is_best = not before or self._ranks_so_far()[-1] > max(before)
         baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
@@ -152,10 +152,10 @@ class FinetuningJob(ModelJob):
     def _is_over(self) -> bool:
         """Whether the last `early_stop` evaluations brought no better model."""
         patience = self.config.early_stop
-        scores = self._scores_so_far()
+        scores = self._ranks_so_far()
         return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
-    def _scores_so_far(self) -> list[tuple[float, float]]:
+    def _ranks_so_far(self) -> list[tuple[float, float]]:
         return [rank_of(row, self._task.metric) for row in self._evaluations.values()]
 
     def _scores(self, split: Split, outputs: Outputs, loss: float | None) -> dict[str, float]:

@@ -49,7 +49,7 @@ class FinetuneConfig(ShownConfig):
     reinit_layers        initialise this many upper layers, and the pooler, randomly; 0: neither
     class_weights        "none", "balanced" (N / (C * count), of N examples and C classes), or a number for each class
                          ("1,2.5,1"), in the order of the labels; with several labels per example they weigh the
-                         examples that have the class, and "balanced" is how many have not for each that has
+                         examples that have the class, and "balanced" is the ratio of those without it to those with it
     label_smoothing      share of the probability that goes to all classes alike
     null_answers         question answering: questions may have no answer, as they always may in SQuAD 2.0
     null_threshold       with null_answers: predict none if its score, a sum of two logits, exceeds the best answer's

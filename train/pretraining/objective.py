@@ -24,7 +24,7 @@ from train.run.adopted import check_finite
 
 
 def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, *, read: bool = True) -> Objective:
-    """That of `objective_and_digest`."""
+    """What the run minimises: the first of the two results of `objective_and_digest`."""
     return objective_and_digest(config, data, mesh, read=read)[0]
 
 

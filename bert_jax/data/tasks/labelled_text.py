@@ -16,6 +16,7 @@ from bert_jax.files import parse_json
 
 Label = str | float | tuple[str, ...]
 _LARGEST = float(np.finfo(np.float32).max)
+_FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}  # as pandas writes them
 _TO_ONE_FORM = "convert the file: uconv -x nfc FILE"
 _LOOKS_LIKE_IT = f"one that looks like it is in another of Unicode's forms; {_TO_ONE_FORM}"
 
@@ -100,15 +101,17 @@ def has_labels(path: Path, columns: Sequence[str], *, optional: bool = False) ->
     """
     first: dict[bool, int] = {}  # whether a row has a label -> the first such line
     for line, row in named_rows(path):
-        first.setdefault(
-            any(str("" if (one := row.get(name)) in (None, []) else one).strip() for name in columns), line
-        )
+        first.setdefault(any(_is_filled(row.get(name)) for name in columns), line)
         if len(first) == 2 and not optional:
             raise UserError(
                 f"{path}, line {first[False]}: has no {columns[0]!r}, and line {first[True]} has one; give each row a "
                 "label, or leave the column empty, or out"
             )
     return True in first
+
+
+def _is_filled(value: Any) -> bool:
+    return value not in (None, []) and str(value).strip() != ""
 
 
 def _label_of(row: Mapping[str, Any], columns: Columns, where: str) -> Label | None:
@@ -120,7 +123,7 @@ def _label_of(row: Mapping[str, Any], columns: Columns, where: str) -> Label | N
 
 
 def _flag(value: Any, name: str, where: str) -> bool:
-    found = {"0": False, "1": True, "false": False, "true": True}.get(str(value).strip().lower())
+    found = _FLAGS.get(str(value).strip().lower())
     if found is None:
         raise UserError(f"{where}: {name!r} is {quoted(value)}; expected 1 where the label {name!r} applies, else 0")
     return found

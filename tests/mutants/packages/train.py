@@ -386,8 +386,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         FINETUNING,
-        "self._scores_so_far()[-1] > max(before)",
-        "self._scores_so_far()[-1] < max(before)",
+        "self._ranks_so_far()[-1] > max(before)",
+        "self._ranks_so_far()[-1] < max(before)",
         "the worst model is exported",
         (f"{OF_FINETUNING}::test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report",),
     ),

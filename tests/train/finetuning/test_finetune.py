@@ -374,7 +374,7 @@ def test_a_correlation_that_was_not_a_number_stays_the_worst_score_of_a_resumed_
     job = object.__new__(FinetuningJob)
     job._task = SimpleNamespace(metric="spearman")
     job.resume({"evaluations": [{"step": 4, "spearman": None, "loss": 1.0}, {"step": 8, "spearman": 0.5, "loss": 2.0}]})
-    first, second = job._scores_so_far()
+    first, second = job._ranks_so_far()
     assert first < second and first[0] == -math.inf
 
 
@@ -383,7 +383,7 @@ def test_of_equal_scores_the_lower_loss_is_better_and_the_run_goes_on():
     job._task, job.config = SimpleNamespace(metric="accuracy"), SimpleNamespace(early_stop=1)
     rows = [{"step": step, "accuracy": 0.99, "loss": loss} for step, loss in ((1, 0.2), (2, 0.1), (3, 0.05))]
     job.resume({"evaluations": rows})
-    assert not job._is_over() and job._scores_so_far()[-1] == max(job._scores_so_far())
+    assert not job._is_over() and job._ranks_so_far()[-1] == max(job._ranks_so_far())
     job.resume({"evaluations": [*rows, rows[-1] | {"step": 4}]})
     assert job._is_over()  # neither is better
 

@@ -438,7 +438,7 @@ def test_labels_with_another_sign_between_them_are_told(tmp_path, caplog, labels
 
 
 def test_several_labels_may_be_columns_of_zeros_and_ones(tmp_path):
-    rows = [("film", 1, 0, 0), ("day", 0, 1, 1), ("who", 0, 0, 0)]
+    rows = [("film", 1, 0, "0.0"), ("day", 0, 1, "1.0"), ("who", "False", 0, 0)]
     header = ("text", "toxic", "threat", "insult")
     train = write_csv(tmp_path / "train.csv", rows, header)
     test = write_csv(tmp_path / "test.csv", [("film",)], ("text",))

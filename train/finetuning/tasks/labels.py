@@ -41,9 +41,9 @@ def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.n
 
 
 def class_of(kind: str, examples: Sequence[LabelledText], share: float | None) -> Callable[[LabelledText], object]:
-    """The class of an example; `share` of each class is held out, None: nothing.
+    """Which class an example counts as where `share` of each class is held out (None: nothing is).
 
-    Of several labels the rarest of those that can spare an example; a whole set of labels is often there once.
+    Of several labels it is the rarest that can spare an example, since many a set of labels is there only once.
     """
     if kind != "classes" or share is None:
         return lambda example: example.label

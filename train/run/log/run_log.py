@@ -141,7 +141,7 @@ class RunLog:
             self._say_record(f"{kind:5} step {step:>8,}  {told}{best}")
 
     def _say_record(self, line: str) -> None:
-        """Says the line of a record."""
+        """Says the line of a record; a method, so that a sweep keeps its members' records off the console."""
         self.say(line)
 
     def keep(self) -> dict[str, Any]:
