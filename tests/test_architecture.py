@@ -14,7 +14,7 @@ from tests.root import ROOT
 MODULES = sorted((ROOT / "bert_jax").rglob("*.py"))
 
 # package -> the others of ours that it may import from
-LEAVES = {"errors", "files", "config", "labels", "tree", "shown", "kinds"}
+LEAVES = {"errors", "files", "config", "labels", "tree", "shown", "field_types"}
 MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "shown": set(),
     "labels": set(),
     "config": {"errors", "files", "shown", "config_json", "presets"},
-    "kinds": {"config"},
+    "field_types": {"config"},
     "config_json": {"errors"},
     "presets": set(),
     "runtime": {"errors", "files", "runtime"},
@@ -54,7 +54,7 @@ NUMPY_ONLY = (
     "shown",
     "labels",
     "config",
-    "kinds",
+    "field_types",
     "config_json",
     "presets",
 )

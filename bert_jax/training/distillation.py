@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config import BertConfig, take_python_numbers
 from bert_jax.errors import UserError
-from bert_jax.kinds import misfits
+from bert_jax.field_types import wrong_types
 from bert_jax.model.encoder import gather_positions, identity
 from bert_jax.model.heads import BertForMaskedLM, PreTrainingOutput
 from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
@@ -46,7 +46,7 @@ class DistillationConfig(ShownConfig):
 
     def __post_init__(self):
         take_python_numbers(self)
-        for field, found, expected in misfits(self):
+        for field, found, expected in wrong_types(self):
             raise UserError(f"distillation.{field} is {found!r}; expected {expected}")
         for field in fields(self):
             value = getattr(self, field.name)

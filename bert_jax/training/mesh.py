@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 
 from bert_jax.config import take_python_numbers
 from bert_jax.errors import UserError
-from bert_jax.kinds import misfits
+from bert_jax.field_types import wrong_types
 from bert_jax.shown import ShownConfig
 
 AXES = ("data", "fsdp", "zero", "tensor")
@@ -42,7 +42,7 @@ class MeshConfig(ShownConfig):
 
     def __post_init__(self):
         take_python_numbers(self)
-        for field, found, expected in misfits(self):
+        for field, found, expected in wrong_types(self):
             raise UserError(f"mesh.{field}: found {found!r}; expected {expected}")
 
 

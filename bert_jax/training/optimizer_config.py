@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from bert_jax.config import is_number, take_python_numbers
 from bert_jax.errors import UserError
-from bert_jax.kinds import misfits
+from bert_jax.field_types import wrong_types
 from bert_jax.shown import ShownConfig
 from bert_jax.training.moments import EpsPlacement
 from bert_jax.training.muon import ProductType
@@ -120,7 +120,7 @@ class OptimizerConfig(ShownConfig):
                 getattr(self, field),
                 "in [0, 1)",
             )
-        for field, found, expected in misfits(self):
+        for field, found, expected in wrong_types(self):
             check(False, field, found, expected)
         for field in ("b2_half_life", "average_half_life"):
             if (tokens := getattr(self, field)) is not None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError, did_you_mean, quoted
+from bert_jax.field_types import has_type, is_union, type_names
 from bert_jax.files import near_path
-from bert_jax.kinds import fits, is_union, names_of
 from train.run.other_names import field_called, otherwise
 
 
@@ -83,7 +83,7 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str, implie
         inner = getattr(config, name) or nested_in(hints[name])()
         inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.", nested.get(name, {}))
-    wrong = next((name for name, value in changes.items() if not fits(value, hints[name], finite=True)), None)
+    wrong = next((name for name, value in changes.items() if not has_type(value, hints[name], finite=True)), None)
     try:
         changed = dataclasses.replace(config, **changes)
     except UserError as error:
@@ -95,7 +95,7 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str, implie
             raise
         changed = config
     if wrong is not None:
-        raise UserError(f"{prefix}{wrong}: found {quoted(changes[wrong])}; expected {names_of(hints[wrong])}")
+        raise UserError(f"{prefix}{wrong}: found {quoted(changes[wrong])}; expected {type_names(hints[wrong])}")
     return changed
 
 
@@ -237,8 +237,8 @@ def _check_kinds(config: Any, path: str, prefix: str = "") -> None:
     """Raises UserError for a field whose value is not what its annotation says: Python itself does not look."""
     for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if not fits(value, hint, finite=True):
-            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {names_of(hint)}")
+        if not has_type(value, hint, finite=True):
+            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {type_names(hint)}")
         if dataclasses.is_dataclass(value):
             _check_kinds(value, path, f"{prefix}{name}.")
 

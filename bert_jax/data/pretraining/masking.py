@@ -24,7 +24,7 @@ import numpy as np
 from bert_jax.config import take_python_numbers
 from bert_jax.data.pretraining.counter_hash import below, bits32, derive
 from bert_jax.errors import UserError
-from bert_jax.kinds import misfits
+from bert_jax.field_types import wrong_types
 from bert_jax.shown import ShownConfig
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MaskingConfig(ShownConfig):
     def __post_init__(self) -> None:
         take_python_numbers(self)
         object.__setattr__(self, "corruption", checked_corruption(self.corruption, "masking.corruption"))
-        for field, found, expected in misfits(self):
+        for field, found, expected in wrong_types(self):
             raise UserError(f"masking.{field}: found {found!r}; expected {expected}")
         if not 0 < self.probability < 1:
             raise UserError(

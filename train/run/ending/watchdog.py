@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from bert_jax.errors import UserError
-from bert_jax.kinds import misfits
+from bert_jax.field_types import wrong_types
 from bert_jax.shown import ShownConfig
 from train.run.ending.monitor import Monitor
 from train.run.stages import Stages
@@ -58,7 +58,7 @@ class Budgets(ShownConfig):
     grace: float = 300.0
 
     def __post_init__(self):
-        for field, found, expected in misfits(self):
+        for field, found, expected in wrong_types(self):
             raise UserError(f"budgets.{field}: found {found!r}; expected {expected}")
         for one in fields(self):
             found, least = getattr(self, one.name), 1 if one.name == "end" else 0

@@ -10,16 +10,16 @@ from typing import Any
 from bert_jax.config import is_int, is_number
 
 
-def misfits(config: Any) -> Iterator[tuple[str, Any, str]]:
+def wrong_types(config: Any) -> Iterator[tuple[str, Any, str]]:
     """The fields of a dataclass with values of another kind than annotated: name, value, and what is expected."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, hint = getattr(config, field.name), hints[field.name]
-        if not fits(value, hint):
-            yield field.name, value, names_of(hint)
+        if not has_type(value, hint):
+            yield field.name, value, type_names(hint)
 
 
-def fits(value: Any, hint: Any, *, finite: bool = False) -> bool:
+def has_type(value: Any, hint: Any, *, finite: bool = False) -> bool:
     """Whether a value is of an annotated kind. A whole number is a float too, and True is no number.
 
     `finite`: whether a float must be finite.
@@ -27,7 +27,7 @@ def fits(value: Any, hint: Any, *, finite: bool = False) -> bool:
     return any(_is_of(value, kind, finite) for kind in _kinds_of(hint))
 
 
-def names_of(hint: Any) -> str:
+def type_names(hint: Any) -> str:
     """What an annotation takes, for a message: "int or none", "one of old, updated"."""
     return " or ".join(map(_name_of, _kinds_of(hint)))
 
