@@ -8,6 +8,7 @@ from bert_jax.evaluation.metrics import (
     Entity,
     Score,
     accuracy,
+    average_precision,
     confusion_matrix,
     entities,
     entity_scores,
@@ -15,6 +16,7 @@ from bert_jax.evaluation.metrics import (
     matthews_correlation,
     pearson,
     ranks,
+    roc_auc,
     spearman,
 )
 from bert_jax.evaluation.squad import (
@@ -34,6 +36,7 @@ __all__ = [
     "Question",
     "Score",
     "accuracy",
+    "average_precision",
     "character_f1",
     "confusion_matrix",
     "entities",
@@ -46,6 +49,7 @@ __all__ = [
     "pearson",
     "questions",
     "ranks",
+    "roc_auc",
     "spearman",
     "squad1",
     "squad2",

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -92,6 +92,57 @@ def matthews_correlation(labels: ArrayLike, predictions: ArrayLike) -> float:
     covariance = right * total - gold @ found
     spread = (total**2 - gold @ gold) * (total**2 - found @ found)
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def roc_auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """The area under the ROC curve: how often a positive example scores higher than a negative one; ties count half.
+
+    Like `sklearn.metrics.roc_auc_score`, with several classes each against the rest and their unweighted mean.
+
+    Args:
+        labels: 0 or 1, [N], or [N, C] for C classes.
+        scores: of the same shape; only their order in a class matters.
+
+    Returns:
+        The mean over the classes that have both positive and negative examples; NaN if none has, or a score is NaN.
+
+    Raises:
+        UserError: there are no examples, or the shapes differ.
+    """
+    return _mean_of_classes(labels, scores, _area_under_roc)
+
+
+def average_precision(labels: ArrayLike, scores: ArrayLike) -> float:
+    """The mean precision at the rank of each positive example, by falling score; equal scores have one rank, the last.
+
+    Like `sklearn.metrics.average_precision_score`, with several classes their unweighted mean. Arguments, result and
+    errors are those of `roc_auc`.
+    """
+    return _mean_of_classes(labels, scores, _average_precision)
+
+
+def _mean_of_classes(labels: ArrayLike, scores: ArrayLike, of: Callable[[np.ndarray, np.ndarray], float]) -> float:
+    """The mean of `of(positive, scores)`, bool and float64 [N], over the classes with both kinds of examples."""
+    gold, found = _pair(labels, scores)
+    gold, found = gold.reshape(len(gold), -1).astype(bool), found.reshape(len(found), -1).astype(np.float64)
+    if np.isnan(found).any():
+        return math.nan
+    both = np.flatnonzero(gold.any(axis=0) & ~gold.all(axis=0))
+    return float(np.mean([of(gold[:, column], found[:, column]) for column in both])) if both.size else math.nan
+
+
+def _area_under_roc(positive: np.ndarray, scores: np.ndarray) -> float:
+    """Mann and Whitney's U as a share of all pairs."""
+    count = int(positive.sum())
+    above = ranks(scores)[positive].sum() - count * (count + 1) / 2
+    return above / (count * (len(positive) - count))
+
+
+def _average_precision(positive: np.ndarray, scores: np.ndarray) -> float:
+    values, inverse = np.unique(-scores, return_inverse=True)
+    hits = np.bincount(inverse[positive], minlength=len(values))
+    precision = np.cumsum(hits) / np.cumsum(np.bincount(inverse))
+    return precision @ hits / hits.sum()
 
 
 def _class_counts(gold: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """Scores the `predictions/SPLIT.jsonl` of fine-tuning runs, which hold text, gold, label and probability together."""
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from bert_jax.evaluation.score import (
     diagnostic_scores,
     flags_of,
     glue_scores,
+    ranking_scores_of,
     table_scores,
     word_scores,
 )
@@ -175,10 +177,13 @@ def _scores_of(task: str, classes: Sequence[str]) -> Callable[[list[Any], list[A
 
 def _table(gold: list[Any], found: list[Any], rows: Sequence[dict[str, Any]], classes: Sequence[str]) -> Scores:
     """A label that is a list stands for several, and a number for a number."""
-    if isinstance(gold[0], list):
-        named = (name for row in rows for name in row.get("probabilities", ()))
-        return table_scores("classes", *flags_of(gold, found, {*classes, *named}))
-    return table_scores("class" if isinstance(gold[0], str) else "number", gold, found)
+    if not isinstance(gold[0], str | list):
+        return table_scores("number", gold, found)
+    chances = [row.get("probabilities", {}) for row in rows]
+    ranking = ranking_scores_of(gold, chances)
+    if isinstance(gold[0], str):
+        return table_scores("class", gold, found) | ranking
+    return table_scores("classes", *flags_of(gold, found, {*classes, *itertools.chain(*chances)})) | ranking
 
 
 def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:

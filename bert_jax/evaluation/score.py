@@ -1,5 +1,6 @@
 """Scores predictions in a benchmark's own file formats by the benchmark's own rules: `python -m bert_jax score`."""
 
+import itertools
 import logging
 import math
 import re
@@ -202,22 +203,23 @@ def _table(
 
 def _classified(examples: Sequence[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
     """The scores of what `classify --json` answered to the texts of `gold`, in their order."""
-    classes: set[str] = set()
-    guess = [_answer(line, kind, f"{predictions}, line {number}", classes) for number, line in read_lines(predictions)]
+    answers = [_answer(line, kind, f"{predictions}, line {number}") for number, line in read_lines(predictions)]
+    guess, chances = [said for said, _ in answers], [of for _, of in answers]
     if len(guess) != len(examples):
         raise UserError(f"{predictions}: {len(guess)} predictions for {len(examples)} examples of {gold}")
     truth: list[Any] = [example.label for example in examples]
     if None in truth:
         raise UserError(f"{gold}: has no label for id {examples[truth.index(None)].id}; expected a labelled file")
-    return _scores_of(kind, truth, guess, classes)
+    found = _scores_of(kind, truth, guess, itertools.chain(*chances))
+    return found if kind == "number" else found | ranking_scores_of(truth, chances)
 
 
 def _scores_of(kind: str, truth: Sequence[Any], guess: Sequence[Any], classes: Iterable[str] = ()) -> Scores:
     return table_scores(kind, *(flags_of(truth, guess, classes) if kind == "classes" else (truth, guess)))
 
 
-def _answer(line: str, kind: str, where: str, classes: set[str]) -> Any:
-    """The decision that a line has, a class, several or a number; adds the classes that it names to `classes`."""
+def _answer(line: str, kind: str, where: str) -> tuple[Any, dict[str, float]]:
+    """The decision that a line has, a class, several or a number; and the probability of each class that it names."""
     found = parse_json(line, where)
     rows = found if isinstance(found, list) else [found]
     if not (rows or kind == "classes") or not all(
@@ -226,10 +228,10 @@ def _answer(line: str, kind: str, where: str, classes: set[str]) -> Any:
         raise UserError(
             f"{where}: found {quoted(found)}; expected labels with scores, as the JSON of classify has them"
         )
+    chances = {row["label"]: row["score"] for row in rows}
     if kind == "classes":
-        classes.update(row["label"] for row in rows)
-        return [row["label"] for row in rows if row["score"] > 0.5]
-    return rows[0]["score" if kind == "number" else "label"]
+        return [label for label, score in chances.items() if score > 0.5], chances
+    return rows[0]["score" if kind == "number" else "label"], chances
 
 
 def flags_of(
@@ -325,6 +327,41 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
         "macro_f1": metrics.f1(gold, found, "macro"),
         "matthews_correlation": metrics.matthews_correlation(gold, found),
     }
+
+
+MOST_RANKED = 100
+"""`ranking_scores` are of at most so many classes: of more, a run's rows of predictions have not all probabilities."""
+
+
+def ranking_scores(labels: np.ndarray, chances: np.ndarray, *, several: bool) -> Scores:
+    """Scores of the probabilities that a model gives, which need no threshold and so know rare classes.
+
+    Args:
+        labels: which class or classes each example has, bool [N, C].
+        chances: the probability of each, float64 [N, C].
+        several: whether an example can have several.
+
+    Returns:
+        roc_auc, see `metrics.roc_auc`; with `several` average_precision too. None at all if C is 1, for classes that
+        exclude each other, or above `MOST_RANKED`.
+    """
+    if not (several or labels.shape[1] > 1) or labels.shape[1] > MOST_RANKED:
+        return {}
+    found = {"roc_auc": metrics.roc_auc(labels, chances)}
+    return found | ({"average_precision": metrics.average_precision(labels, chances)} if several else {})
+
+
+def ranking_scores_of(gold: Sequence[Any], chances: Sequence[Mapping[str, float]]) -> Scores:
+    """`ranking_scores` of each example's label, or list of labels, and the probabilities that are named with it.
+
+    {} if not all examples have the same names, or a label has none.
+    """
+    names, several = sorted(chances[0]), not isinstance(gold[0], str)
+    truth = [set(label if several else [label]) for label in gold]
+    if not names or any(sorted(row) != names for row in chances) or not set().union(*truth) <= set(names):
+        return {}
+    labels = np.array([[name in some for name in names] for some in truth])
+    return ranking_scores(labels, np.array([[row[name] for name in names] for row in chances]), several=several)
 
 
 def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:

@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics as theirs
 
 from bert_jax.errors import UserError
-from bert_jax.evaluation import accuracy, confusion_matrix, f1, matthews_correlation
+from bert_jax.evaluation import accuracy, average_precision, confusion_matrix, f1, matthews_correlation, roc_auc
 
 SOME_AND_ALL = pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 
@@ -81,6 +81,30 @@ def test_several_labels_an_example(count: int):
         for average in ("micro", "macro"):
             expected = theirs.f1_score(gold, guess, average=average)
             assert f1(gold.astype(int), guess.astype(int), average) == pytest.approx(expected, abs=1e-15)
+
+
+@SOME_AND_ALL
+@pytest.mark.parametrize(
+    ("ours", "reference"), [(roc_auc, theirs.roc_auc_score), (average_precision, theirs.average_precision_score)]
+)
+def test_scores_of_probabilities_with_and_without_ties(ours, reference, count: int):
+    rng = np.random.default_rng(6)
+    for _ in range(count):
+        shape = int(rng.integers(2, 40)), int(rng.integers(1, 5))
+        gold = rng.random(shape) < rng.random()
+        chances = rng.random(shape).round(int(rng.choice([1, 17])))  # with one digit many are equal
+        columns = [c for c in range(shape[1]) if 0 < gold[:, c].sum() < shape[0]]
+        if not columns:
+            assert np.isnan(ours(gold, chances))
+            continue
+        assert ours(gold[:, columns[0]], chances[:, columns[0]]) == pytest.approx(
+            reference(gold[:, columns[0]], chances[:, columns[0]]), abs=1e-12
+        )
+        expected = reference(gold[:, columns], chances[:, columns], average="macro")
+        assert ours(gold, chances) == pytest.approx(expected, abs=1e-12)  # a class of one kind has no share
+    assert np.isnan(ours([0, 1], [np.nan, 0.5]))
+    with pytest.raises(UserError, match="no examples"):
+        ours([], [])
 
 
 def test_what_cannot_be_scored_is_one_line():

@@ -15,7 +15,7 @@ from bert_jax.__main__ import main
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner, write_conll
 from bert_jax.errors import UserError
-from bert_jax.evaluation.score import KINDS, score
+from bert_jax.evaluation.score import KINDS, MOST_RANKED, ranking_scores, score
 from train.finetuning.tasks.table import TASKS
 
 
@@ -224,7 +224,15 @@ def test_what_the_verb_classify_answered_is_scored_in_the_order_of_the_texts(cas
     lines = [json.dumps(answer(label)) for label in said]
     columns = Columns(None, kind=kind)
     found = score("classify", path, write(tmp_path / "a.jsonl", "\n".join(lines) + "\n"), columns=columns)
-    assert found == pytest.approx(by_scikit_learn(kind, gold, said), rel=1e-12)
+    expected = by_scikit_learn(kind, gold, said)
+    if kind == "classes":
+        truth, guess = (
+            MultiLabelBinarizer().fit(["xyz"]).transform(gold),
+            [[0.9 if n in s else 0.1 for n in "xyz"] for s in said],
+        )
+        expected["roc_auc"] = sk.roc_auc_score(truth, guess)
+        expected["average_precision"] = sk.average_precision_score(truth, guess)
+    assert found == pytest.approx(expected, rel=1e-12)
     with pytest.raises(UserError, match=r"a.jsonl: 3 predictions for 4 examples of"):
         score("classify", path, write(tmp_path / "a.jsonl", "\n".join(lines[1:]) + "\n"), columns=columns)
     with pytest.raises(UserError, match=r"a.jsonl, line 2: found \{'error': 'long'\}; expected labels with scores"):
@@ -391,6 +399,12 @@ def test_answers_are_scored_against_the_rows_of_hugging_face(tmp_path: Path, nam
     text = json.dumps(rows) if name.endswith(".json") else json.dumps(rows[0]) + "\n"
     said = write(tmp_path / "said.json", '{"a": "cat"}')
     assert score("squad1", write(tmp_path / name, text), said) == {"exact_match": 100.0, "f1": 100.0}
+
+
+def test_probabilities_of_very_many_classes_are_not_ranked_since_rows_of_predictions_lack_some():
+    few, many = np.eye(MOST_RANKED, dtype=bool), np.eye(MOST_RANKED + 1, dtype=bool)
+    assert ranking_scores(few, few.astype(float), several=False) == {"roc_auc": 1.0}
+    assert ranking_scores(many, many.astype(float), several=False) == {}
 
 
 def write_rows(path: Path, rows: list[Any]) -> Path:

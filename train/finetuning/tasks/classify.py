@@ -25,7 +25,7 @@ from bert_jax.data.tasks.labelled_text import (
 from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, some_of
-from bert_jax.evaluation.score import diagnostic_scores, glue_scores, table_scores
+from bert_jax.evaluation.score import MOST_RANKED, diagnostic_scores, glue_scores, ranking_scores, table_scores
 from bert_jax.training.objectives import Objective, OneLabel, Regression, SeveralLabels
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import (
@@ -46,8 +46,7 @@ from train.finetuning.tasks.labels import class_of, class_weights, warn_of_joine
 
 logger = logging.getLogger(__name__)
 
-_MANY_CLASSES = 100  # of more, a row of predictions has the probabilities of so many:
-_MOST_PROBABLE = 20
+_MOST_PROBABLE = 20  # a row of predictions has the probabilities of so many if there are more than MOST_RANKED classes
 
 Reader = Callable[[Path], list[LabelledText]]
 Score = Callable[[np.ndarray, np.ndarray], Scores]
@@ -199,7 +198,16 @@ class ClassifyTask:
             return extra.score(gold, found)
         if self._layout.score is not None:
             return self._layout.score(gold, found)
-        return table_scores(self._layout.kind, gold, found)
+        return table_scores(self._layout.kind, gold, found) | self._ranking_scores(gold, outputs["logits"])
+
+    def _ranking_scores(self, gold: np.ndarray, logits: np.ndarray) -> Scores:
+        kind = self._layout.kind
+        if kind == "number":
+            return {}
+        labels = gold > 0 if kind == "classes" else gold[:, None] == np.arange(len(self.labels))
+        with np.errstate(invalid="ignore"):  # a model that has diverged has NaN for scores
+            chances = _chances(kind, logits.astype(np.float64))
+        return ranking_scores(labels, chances, several=kind == "classes")
 
     def _gold(self, split: Split) -> np.ndarray:
         """As `_predictions`; numbers in float64, as the file has them."""
@@ -245,7 +253,7 @@ class ClassifyTask:
 
     def _shown(self, chances_C: np.ndarray, decisions: Sequence[Any]) -> Sequence[int]:
         """The classes whose probability a row has: all, or of many the most probable and those of `decisions`."""
-        if len(chances_C) <= _MANY_CLASSES:
+        if len(chances_C) <= MOST_RANKED:
             return range(len(chances_C))
         shown = np.argsort(-chances_C, kind="stable")[:_MOST_PROBABLE].tolist()
         for some in decisions:

@@ -120,6 +120,8 @@ def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
         _line(score, rows, name, name.replace("_", " "), color=colour, **_POINTS)
         if name in SCORES or name.endswith("_best"):
             _baseline(score, rows, both[1], f"{alone.replace('_', ' ')}, baseline", last, color=colour)
+    if score.get_ylim()[0] < -1:  # the first R² of a run may be very low
+        score.set_ylim(bottom=-1)
     score.set_title("held-out scores")
     if chosen := [row["step"] for row in evaluations if row.get("best")]:
         for axes in (loss, score):
@@ -127,7 +129,8 @@ def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
 
 
 SCORES = (
-    *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "spearman", "pearson"),
+    *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "roc_auc", "average_precision"),
+    *("r2", "spearman", "pearson"),
     *("exact_match", "exact", "precision", "recall", "tag_accuracy"),
 )
 
