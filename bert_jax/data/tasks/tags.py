@@ -49,6 +49,8 @@ def read_conll(
 ) -> Iterator[TaggedSentence]:
     """The sentences of a file whose columns are separated by tabs, or by spaces if a line has no tab.
 
+    All lines have as many columns, as conlleval requires: where one lacks its tag, the last column is another thing.
+
     Args:
         path: the file.
         tag: its column, whose number is -1 for the last; None: only words are read, which the first column has.
@@ -56,21 +58,25 @@ def read_conll(
         wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
-        UserError: a line with one column or without a word, or a tag that `check` refuses.
+        UserError: a line with one column, without a word or with another number of columns than the first, or a tag
+            that `check` refuses.
     """
+    first: tuple[int, str] | None = None  # the columns of the first line, and its place
 
     def word_of(line: str, where: str) -> tuple[str, str | None]:
+        nonlocal first
         cells = _columns(line)
         if len(cells) < 2 and tag is not None:
             raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
         if not cells[0]:
             raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
-        if tag is None:
-            return cells[0], None
-        found = cells[tag]
-        if found != found.rstrip() or not found:
+        if tag is not None and (cells[tag] != cells[tag].rstrip() or not cells[tag]):
             raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
-        return cells[0], check(found, where)
+        count = len(cells) if "\t" in line else sum(map(bool, cells))  # spaces may align the columns
+        first = first or (count, where.rpartition(", ")[2])
+        if count != first[0]:
+            raise UserError(f"{where}: {quoted(line)} has {count} columns; expected {first[0]}, as in {first[1]}")
+        return cells[0], None if tag is None else check(cells[tag], where)
 
     return _sentences(path, lambda line: _columns(line)[0] == DOCUMENT_START, word_of, wrong)
 

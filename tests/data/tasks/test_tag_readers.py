@@ -78,7 +78,7 @@ def test_universal_dependencies(tmp_path, end: str):
 
 def test_columns_of_words_and_labels(tmp_path):
     """A "#" is a word; H could be a residue's label, and I-think is a label like any other."""
-    text = "#\tSYM\r\n-DOCSTART-\n\n1\tNUM\nNew York\tI-think\n\nM _ H\n"
+    text = "#\tSYM\r\n-DOCSTART-\n\n1\tNUM\nNew York\tI-think\n\nM H\n"
     path = write(tmp_path / "a.txt", text)
     assert not is_conllu(path)
     expected = [
