@@ -28,7 +28,8 @@ class TaggedSentence(NamedTuple):
 def checked_tag(tag: str, where: str) -> str:
     """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
     if not is_entity_tag(tag):
-        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
+        bilou = "; write U- and L- of BILOU as S- and E-" if tag.startswith(("U-", "L-")) else ""
+        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type{bilou}")
     return tag
 
 

@@ -662,6 +662,10 @@ def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
         opened(task="tag", train=words, dev=words)
     says = "words.txt, line 1: the tag is 'H'; expected O, or B-, I-, E- or S- and a type"
     assert str(error.value).endswith(f"{says}; for labels of single words (parts of speech) say task=pos")
+    bilou = tmp_path / "bilou.txt"
+    bilou.write_text("ann\tU-PER\nmet\tO\n")
+    with pytest.raises(UserError, match="E- or S- and a type; write U- and L- of BILOU as S- and E-$"):
+        opened(task="tag", train=bilou, dev=bilou)
     assert opened(task="pos", train=words, dev=words).labels == ("B-X", "H", "O") and not caplog.messages
     assert opened(task="pos", train=entities, dev=entities).labels == ("B-PER", "O")
     assert caplog.messages == [

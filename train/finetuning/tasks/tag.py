@@ -237,6 +237,8 @@ def _checked_tag(tag: str, where: str) -> str:
     try:
         return checked_tag(tag, where)
     except UserError as error:
+        if tag.startswith(("U-", "L-")):
+            raise
         raise UserError(f"{error}; for labels of single words (parts of speech) say task=pos") from None
 
 
