@@ -252,7 +252,10 @@ def test_words_alone_are_one_column(tmp_path):
         ("EU\tB-ORG \n", "line 1: 'EU\\tB-ORG ' ends in a blank, and a tag is expected there; remove it"),
         ("EU O\n O\n", "line 2: ' O' has no word; expected a word, a tab or space, and its tag"),
         ("EU\tO\n\tO\n", "line 2: '\\tO' has no word; expected a word, a tab or space, and its tag"),
-        ("EU NNP I-NP I-ORG\n\nrejects VBZ I-VP\n", "line 3: 'rejects VBZ I-VP' has 3 columns; expected 4, as in line 1"),
+        (
+            "EU NNP I-NP I-ORG\n\nrejects VBZ I-VP\n",
+            "line 3: 'rejects VBZ I-VP' has 3 columns; expected 4, as in line 1",
+        ),
         ("EU I-ORG\nNew York I-LOC\n", "line 2: 'New York I-LOC' has 3 columns; expected 2, as in line 1"),
     ],
 )

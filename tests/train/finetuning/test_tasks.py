@@ -654,6 +654,25 @@ def test_a_test_file_of_tags_may_begin_with_a_bare_docstart_line(tmp_path):
         assert [split.labelled for split in found.tests] == [labelled]
 
 
+@pytest.mark.parametrize("task", ["tag", "pos"])
+def test_a_column_that_tags_are_not_read_from_is_not_passed_over(tmp_path, task: str):
+    train = tmp_path / "train.txt"
+    train.write_text("ann NNP B-PER\nmet VBD O\n")
+    with pytest.raises(UserError, match=f"label: found 'pos'; task={task} learns the last column, .*; leave it out"):
+        opened(task=task, train=train, dev=train, label="pos")
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
+def test_numbers_of_words_are_not_taken_for_words(tmp_path, task: str):
+    """As in GermEval's files: 1<tab>Ann<tab>B-PER<tab>O."""
+    train = tmp_path / "train.tsv"
+    train.write_text("1\tann\tB-PER\tO\n2\tmet\tO\tB-X\n3\tbob\tO\tO\n\n1\tyes\tO\tO\n")
+    with pytest.raises(UserError, match=r"train.tsv: its first column numbers the words; expected the words there"):
+        opened(task=task, train=train, dev=train)
+    train.write_text("1\tB-X\n2\tO\n\n7\tB-X\n")
+    opened(task=task, train=train, dev=train)
+
+
 def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
     entities, words = tmp_path / "entities.txt", tmp_path / "words.txt"
     entities.write_text("ann\tB-PER\nmet\tO\n")
@@ -664,7 +683,7 @@ def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
     assert str(error.value).endswith(f"{says}; for labels of single words (parts of speech) say task=pos")
     bilou = tmp_path / "bilou.txt"
     bilou.write_text("ann\tU-PER\nmet\tO\n")
-    with pytest.raises(UserError, match="E- or S- and a type; write U- and L- of BILOU as S- and E-$"):
+    with pytest.raises(UserError, match=r"E- or S- and a type; write U- and L- of BILOU as S- and E-$"):
         opened(task="tag", train=bilou, dev=bilou)
     assert opened(task="pos", train=words, dev=words).labels == ("B-X", "H", "O") and not caplog.messages
     assert opened(task="pos", train=entities, dev=entities).labels == ("B-PER", "O")

@@ -79,6 +79,7 @@ class TagTask:
     problem_type = None
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: TagLayout):
+        _check_no_columns(config)
         files = task_files(config, layout.files)
         self._config, self._tokenizer, self._layout = config, tokenizer, layout
         read, read_test = partial(_sentences_of, layout.read), partial(_sentences_of, layout.read_test)
@@ -249,10 +250,25 @@ def _word_labels(sentences: Sequence[TaggedSentence], source: str) -> tuple[str,
     return labels
 
 
+def _check_no_columns(config: FinetuneConfig) -> None:
+    """Raises UserError if a field says which column to read, as of a table: another would be read."""
+    for name in ("text", "pair", "label", "id", "kind"):
+        if (found := getattr(config, name)) != getattr(FinetuneConfig, name):
+            learnt = f"task={config.task} learns the last column, or the UPOS of CoNLL-U"
+            raise UserError(f"{name}: found {found!r}; {learnt}; leave it out")
+
+
 def _sentences_of(read: Read, path: Path) -> list[TaggedSentence]:
     if not (found := list(read(path))):
         raise UserError(f"{path}: has no sentences")
+    if any(len(one.words) > 2 for one in found) and all(map(_is_numbered, found)):
+        raise UserError(f"{path}: its first column numbers the words; expected the words there (remove it: cut -f 2-)")
     return found
+
+
+def _is_numbered(sentence: TaggedSentence) -> bool:
+    """Whether the words are 1, 2, 3 ..., as in the first column of GermEval's files."""
+    return all(word == str(number) for number, word in enumerate(sentence.words, 1))
 
 
 def _has_one_column(path: Path) -> bool:
