@@ -518,6 +518,7 @@ UNLABELLED = {
     "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", ".csv: has no column 'label'"),
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
+    "wnut17": ("jsonl", '{"tokens": ["ann"], "ner_tags": ["B-PER"]}', '{"tokens": ["ann"]}', "line 1: has no tags; expected a"),
     "pos": ("conllu", "1\tann\t_\tX{0}\n2\tmet\t_\tY{0}\n".format("\t_" * 6), "1\tann{0}\n2\tmet{0}\n".format("\t_" * 8),
             "line 1: found '_' as the UPOS of 'ann'; expected a tag"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),

@@ -13,11 +13,13 @@ from bert_jax.data.tasks.tagging import encode_tagged, find_tags, find_word_labe
 from bert_jax.data.tasks.tags import (
     TaggedSentence,
     checked_tag,
+    has_rows,
     has_upos,
     is_conllu,
     is_entity_tag,
     read_conll,
     read_pos,
+    rows_have_tags,
     write_conll,
 )
 from bert_jax.data.text.lines import read_lines
@@ -188,7 +190,7 @@ def entity_layout(files: FileNames, read: Read) -> TagLayout:
     """The layout of a task whose tags are O, or B-, I-, E- or S- and a type: conlleval's scores of whole entities."""
 
     def read_test(path: Path) -> Iterable[TaggedSentence]:
-        return read_conll(path, tag=None) if _has_one_column(path) else read(path)
+        return read_conll(path, tag=None) if _has_only_words(path) else read(path)
 
     def has_entity(sentence: TaggedSentence) -> bool:
         return any(tag != "O" for tag in sentence.tags or ())
@@ -210,7 +212,7 @@ def word_layout(files: FileNames) -> TagLayout:
     """The layout of a task whose tags are labels of single words."""
 
     def read_test(path: Path) -> Iterable[TaggedSentence]:
-        return read_pos(path, tagged=has_upos(path) if is_conllu(path) else not _has_one_column(path))
+        return read_pos(path, tagged=has_upos(path) if is_conllu(path) else not _has_only_words(path))
 
     def wrong_words(tags: Sequence[str], others: Sequence[str]) -> list[Entity]:
         pairs = enumerate(zip(tags, others, strict=True))
@@ -271,8 +273,10 @@ def _is_numbered(sentence: TaggedSentence) -> bool:
     return all(word == str(number) for number, word in enumerate(sentence.words, 1))
 
 
-def _has_one_column(path: Path) -> bool:
+def _has_only_words(path: Path) -> bool:
     """Whether a file has only words, like a test file whose tags are not published."""
+    if has_rows(path):
+        return not rows_have_tags(path)
     lines = (line for _, line in read_lines(path) if not line.startswith("-DOCSTART-"))
     first = next((line for line in lines if line.strip()), "")
     return len(first.split()) == 1
