@@ -664,6 +664,18 @@ def test_a_column_that_tags_are_not_read_from_is_not_passed_over(tmp_path, task:
 
 
 @pytest.mark.parametrize("task", ["tag", "pos"])
+def test_a_tag_that_is_held_out_whole_is_named(tmp_path, caplog, task: str):
+    train = tmp_path / "train.txt"
+    train.write_text("ann\tB-PER\nmet\tO\n\n" * 20 + "".join(f"ann\tB-X{number}\n\n" for number in range(20)))
+    opened(task=task, train=train, dev="0.1")
+    assert re.search(r"dev=0.1 holds out every example of 'B-X\d+', 'B-X\d+'.*, which is not learnt", caplog.text)
+    caplog.clear()
+    train.write_text("ann\tB-PER\nmet\tO\n\n" * 20)
+    opened(task=task, train=train, dev="0.1")
+    assert "is not learnt" not in caplog.text
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
 def test_numbers_of_words_are_not_taken_for_words(tmp_path, task: str):
     """As in GermEval's files: 1<tab>Ann<tab>B-PER<tab>O."""
     train = tmp_path / "train.tsv"

@@ -24,7 +24,7 @@ from bert_jax.data.tasks.tags import (
 )
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, some_of
 from bert_jax.evaluation.metrics import Entity, entities
 from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.evaluation.score import word_scores
@@ -88,6 +88,10 @@ class TagTask:
         sentences = read(files.train)
         self.labels = layout.labels(sentences, str(files.train))
         train, held = with_held_out(config, sentences, layout.group)
+        if lost := _tags_in(held) - _tags_in(train):
+            logger.warning(
+                "dev=%s holds out every example of %s, which is not learnt", config.dev, some_of(sorted(lost))
+            )
         self.train = self._split("train", files.train, train).encoded
         self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
@@ -250,6 +254,10 @@ def _word_labels(sentences: Sequence[TaggedSentence], source: str) -> tuple[str,
     if all(map(is_entity_tag, labels)) and any(label.startswith(("B-", "I-")) for label in labels):
         logger.warning("%s: all tags are O, or B-, I-, E- or S- and a type; task=tag scores whole entities", source)
     return labels
+
+
+def _tags_in(sentences: Sequence[TaggedSentence]) -> set[str]:
+    return {tag for sentence in sentences for tag in sentence.tags or ()}
 
 
 def _check_no_columns(config: FinetuneConfig) -> None:
