@@ -664,6 +664,15 @@ def test_a_column_that_tags_are_not_read_from_is_not_passed_over(tmp_path, task:
 
 
 @pytest.mark.parametrize("task", ["tag", "pos"])
+@pytest.mark.parametrize("name", ["dev", "validation", "valid", "val"])
+def test_a_dev_file_has_one_of_several_names(tmp_path, task: str, name: str):
+    """CoNLL-2003 is often passed on as train.txt, valid.txt and test.txt."""
+    for file in ("train", name):
+        (tmp_path / f"{file}.txt").write_text("ann\tB-PER\nmet\tO\n")
+    assert opened(task=task, data=tmp_path).evaluations[0].path == tmp_path / f"{name}.txt"
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
 def test_a_tag_that_is_held_out_whole_is_named(tmp_path, caplog, task: str):
     train = tmp_path / "train.txt"
     train.write_text("ann\tB-PER\nmet\tO\n\n" * 20 + "".join(f"ann\tB-X{number}\n\n" for number in range(20)))
