@@ -2,7 +2,7 @@
 
 Command:   python -m train.finetune configs/finetune_ner.py init=google-bert/bert-base-cased data=conll2003
            data= contains train, dev and test (.txt, .conll, .tsv): a word and its tag per line, -DOCSTART- between
-           documents
+           documents; or .jsonl with tokens and ner_tags
 Hardware:  1 GPU or TPU chip for base
 Time:      14,041 sentences, about 1,760 steps; not measured
 Expected:  entity F1 on dev / test: base 96.4 / 92.4, large 96.6 / 92.8, cased models, the mean of 5 runs

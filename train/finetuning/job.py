@@ -91,8 +91,11 @@ class FinetuningJob(ModelJob):
     def on_start(self, log: Log, *, resumed: bool) -> None:
         splits = (*self._task.evaluations, *self._task.tests)
         sizes = ", ".join(f"{len(split.examples):,} of {split.name}" for split in splits)
+        what = (
+            "examples" if self._task.evaluations[0].windows is None else "rows"
+        )  # one sentence or question may have several
         log.say(
-            f"{self.config.task}: {len(self._task.train):,} training examples, {sizes or 'nothing'} to predict; "
+            f"{self.config.task}: {len(self._task.train):,} training {what}, {sizes or 'nothing'} to predict; "
             f"{len(self._task.labels)} labels; the best model has the highest {self._task.metric}"
         )
         scores = (f"{name} {score_text(value)}" for name, value in self._baselines.items())

@@ -26,7 +26,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     add_texts(parser)
-    columns = "FILE has CoNLL's columns, one word per line in the first, or is CoNLL-U"
+    columns = "FILE has CoNLL's columns, one word per line in the first, or is CoNLL-U, or .jsonl with tokens"
     parser.add_argument("--conll", action="store_true", help=columns)
     aggregation = "which of a word's sub-tokens decide its tag: default first"
     parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)

@@ -1,10 +1,11 @@
-"""Tagged sentences: CoNLL's columns, CoNLL-U, KLUE-NER and NAVER-NER, and the reader of each task."""
+"""Tagged sentences: columns, CoNLL-U, Hugging Face's rows, KLUE-NER and NAVER-NER, and the reader of each task."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from bert_jax.data.tasks.tables import named_rows, valid_unicode
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 
@@ -13,6 +14,9 @@ _PREFIXES = re.compile(r"[BIES]-.+|O")
 _COLUMNS_OF_CONLLU = 10
 _NO_UPOS = ("", "_")
 _ID = re.compile(r"[0-9]+(?:[-.][0-9]+)?")
+_WORDS_IN_ROWS = ("tokens", "words")
+_TAGS_IN_ROWS = ("ner_tags", "tags", "labels")
+_LABELS_IN_ROWS = ("pos_tags", "upos", "tags", "labels")
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
@@ -28,7 +32,8 @@ class TaggedSentence(NamedTuple):
 def checked_tag(tag: str, where: str) -> str:
     """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
     if not is_entity_tag(tag):
-        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
+        bilou = "; write U- and L- of BILOU as S- and E-" if tag.startswith(("U-", "L-")) else ""
+        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type{bilou}")
     return tag
 
 
@@ -49,28 +54,37 @@ def read_conll(
 ) -> Iterator[TaggedSentence]:
     """The sentences of a file whose columns are separated by tabs, or by spaces if a line has no tab.
 
+    A .jsonl or .json file has rows instead, with "tokens" and "ner_tags" (or "words", "tags", "labels").
+    All lines have as many columns, as conlleval requires: where one lacks its tag, the last column is another thing.
+
     Args:
         path: the file.
-        tag: its column, whose number is -1 for the last; None: only words are read, which the first column has.
+        tag: its column, whose number is -1 for the last (rows: any); None: only words are read, which the first has.
         check: called with each tag and its place; returns the tag, or raises UserError.
         wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
-        UserError: a line with one column or without a word, or a tag that `check` refuses.
+        UserError: a line with one column, without a word or with another number of columns than the first, or a tag
+            that `check` refuses.
     """
+    if has_rows(path):
+        return _of_rows(path, () if tag is None else _TAGS_IN_ROWS, check, wrong)
+    first: tuple[int, str] | None = None  # the columns of the first line, and its place
 
     def word_of(line: str, where: str) -> tuple[str, str | None]:
+        nonlocal first
         cells = _columns(line)
         if len(cells) < 2 and tag is not None:
             raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
         if not cells[0]:
             raise UserError(f"{where}: {quoted(line)} has no word; expected a word, a tab or space, and its tag")
-        if tag is None:
-            return cells[0], None
-        found = cells[tag]
-        if found != found.rstrip() or not found:
+        if tag is not None and (cells[tag] != cells[tag].rstrip() or not cells[tag]):
             raise UserError(f"{where}: {quoted(line)} ends in a blank, and a tag is expected there; remove it")
-        return cells[0], check(found, where)
+        count = len(cells) if "\t" in line else sum(map(bool, cells))  # spaces may align the columns
+        first = first or (count, where.rpartition(", ")[2])
+        if count != first[0]:
+            raise UserError(f"{where}: {quoted(line)} has {count} columns; expected {first[0]}, as in {first[1]}")
+        return cells[0], None if tag is None else check(cells[tag], where)
 
     return _sentences(path, lambda line: _columns(line)[0] == DOCUMENT_START, word_of, wrong)
 
@@ -126,13 +140,77 @@ def has_upos(path: Path) -> bool:
 
 
 def read_pos(path: Path, *, tagged: bool = True, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
-    """The sentences of a file in which each word has a label by itself: CoNLL-U, or the columns of `read_conll`.
+    """The sentences of a file in which each word has a label by itself: CoNLL-U, or columns or rows as of `read_conll`.
 
-    Arguments and errors are those of `read_conllu` and `read_conll`; a label is anything without blanks.
+    Arguments and errors are those of `read_conllu` and `read_conll`; a label is anything without blanks. Of rows it is
+    that in "pos_tags" or "upos", if there is one.
     """
+    if has_rows(path):
+        return _of_rows(path, _LABELS_IN_ROWS if tagged else (), checked_label, wrong)
     if is_conllu(path):
         return read_conllu(path, tagged=tagged, wrong=wrong)
     return read_conll(path, tag=-1 if tagged else None, check=checked_label, wrong=wrong)
+
+
+def has_rows(path: Path) -> bool:
+    """Whether a file has JSON objects, one per sentence, by its name."""
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix in (".jsonl", ".json")
+
+
+def rows_have_tags(path: Path) -> bool:
+    """Whether the first row of a file has tags or labels of its words."""
+    first = next((row for _, row in named_rows(path)), {})
+    return any(first.get(name) is not None for name in (*_TAGS_IN_ROWS, *_LABELS_IN_ROWS))
+
+
+def _of_rows(
+    path: Path, tags_in: tuple[str, ...], check: Callable[[str, str], str], wrong: Wrong
+) -> Iterator[TaggedSentence]:
+    """The sentences of JSON objects such as {"tokens": ["EU", "rejects"], "ner_tags": ["B-ORG", "O"]}.
+
+    A row whose one word is -DOCSTART- begins a document.
+
+    Args:
+        path: the file.
+        tags_in: the names under which tags may be, the first that is there is taken; (): only words are read.
+        check: called with each tag and its place.
+        wrong: called with the error of a line that is not a JSON object.
+    """
+    document = 0
+    for number, row in named_rows(path, wrong):
+        where = f"{path}, line {number}"
+        _, words = _strings_of(row, _WORDS_IN_ROWS, where, "words")
+        if words == (DOCUMENT_START,):
+            document += 1
+            continue
+        for word in words:
+            if word in ("", DOCUMENT_START) or "\t" in word or "\n" in word:
+                raise UserError(f"{where}: found the word {quoted(word)}, which CoNLL's columns have no way to write")
+            valid_unicode(word, f"{where}: {word!a}")
+        if not tags_in:
+            yield TaggedSentence(words, None, document, number)
+            continue
+        name, tags = _strings_of(row, tags_in, where, "tags")
+        if len(tags) != len(words):
+            raise UserError(f"{where}: {len(words)} words and {len(tags)} in {quoted(name)}")
+        yield TaggedSentence(words, tuple(check(tag, where) for tag in tags), document, number)
+
+
+def _strings_of(row: dict[str, Any], names: tuple[str, ...], where: str, what: str) -> tuple[str, tuple[str, ...]]:
+    """The first of `names` that a row has, and the list of strings there."""
+    name = next((name for name in names if row.get(name) is not None), None)
+    if name is None:
+        raise UserError(f"{where}: has no {what}; expected a list of them as {' or '.join(map(quoted, names))}")
+    values = row[name]
+    if not isinstance(values, list) or not values:
+        raise UserError(f"{where}: found {values!r:.60} as {quoted(name)}; expected a list of {what}")
+    for value in values:
+        if not isinstance(value, str):
+            ids = (
+                f" (of ids: features[{quoted(name)}].feature.names of the data set has them)" if what == "tags" else ""
+            )
+            raise UserError(f"{where}: found {value!r:.60} in {quoted(name)}; expected strings{ids}")
+    return name, tuple(values)
 
 
 def _columns(line: str) -> list[str]:

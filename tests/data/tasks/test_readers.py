@@ -233,6 +233,13 @@ def test_conll(tmp_path):
     ]
     words = list(read_conll(write(tmp_path / "b.conll", "EU\nrejects\n"), tag=None))
     assert words[0].words == ("EU", "rejects") and words[0].tags is None
+    aligned = list(read_conll(write(tmp_path / "c.conll", "-DOCSTART-\n\nEU       NNP I-ORG\nrejects  VBZ  O\n")))
+    assert aligned[0].words == ("EU", "rejects") and aligned[0].tags == ("I-ORG", "O")
+
+
+def test_words_alone_are_one_column(tmp_path):
+    with pytest.raises(UserError, match=r"line 2: 'New York' has 2 columns; expected 1, as in line 1"):
+        list(read_conll(write(tmp_path / "a.conll", "EU\nNew York\n"), tag=None))
 
 
 @pytest.mark.parametrize(
@@ -245,6 +252,11 @@ def test_conll(tmp_path):
         ("EU\tB-ORG \n", "line 1: 'EU\\tB-ORG ' ends in a blank, and a tag is expected there; remove it"),
         ("EU O\n O\n", "line 2: ' O' has no word; expected a word, a tab or space, and its tag"),
         ("EU\tO\n\tO\n", "line 2: '\\tO' has no word; expected a word, a tab or space, and its tag"),
+        (
+            "EU NNP I-NP I-ORG\n\nrejects VBZ I-VP\n",
+            "line 3: 'rejects VBZ I-VP' has 3 columns; expected 4, as in line 1",
+        ),
+        ("EU I-ORG\nNew York I-LOC\n", "line 2: 'New York I-LOC' has 3 columns; expected 2, as in line 1"),
     ],
 )
 def test_bad_conll_is_one_line(tmp_path, text, message):

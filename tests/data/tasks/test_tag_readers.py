@@ -1,6 +1,7 @@
 """Formats of tagged sentences: KLUE-NER, NAVER-NER, CoNLL-U, labels of words, and CoNLL's as we write it."""
 
 import gzip
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from bert_jax.data.tasks.tags import (
     read_klue_ner,
     read_naver_ner,
     read_pos,
+    rows_have_tags,
     write_conll,
 )
 from bert_jax.errors import UserError
@@ -78,7 +80,7 @@ def test_universal_dependencies(tmp_path, end: str):
 
 def test_columns_of_words_and_labels(tmp_path):
     """A "#" is a word; H could be a residue's label, and I-think is a label like any other."""
-    text = "#\tSYM\r\n-DOCSTART-\n\n1\tNUM\nNew York\tI-think\n\nM _ H\n"
+    text = "#\tSYM\r\n-DOCSTART-\n\n1\tNUM\nNew York\tI-think\n\nM H\n"
     path = write(tmp_path / "a.txt", text)
     assert not is_conllu(path)
     expected = [
@@ -163,6 +165,54 @@ def test_naver_is_read_whole(data_dir):
     assert len(sentences) == 9_000
     types = ["PER", "FLD", "AFW", "ORG", "LOC", "CVL", "DAT", "TIM", "NUM", "EVT", "ANM", "PLT", "MAT", "TRM"]
     assert find_tags(sentences) == ("O", *(f"{prefix}-{type_}" for type_ in sorted(types) for prefix in "BI"))
+
+
+HUGGING_FACE = (
+    {"tokens": ["-DOCSTART-"], "ner_tags": ["O"], "pos_tags": ["-X-"]},
+    {"id": "0", "tokens": ["EU", "New York"], "ner_tags": ["B-ORG", "B-LOC"], "pos_tags": ["NNP", "NNP"]},
+    {"words": ["\u200b"], "tags": ["O"]},
+)
+
+
+def rows(path: Path, *rows: dict) -> Path:
+    return write(path, "".join(json.dumps(row) + "\r\n" for row in rows))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_rows_of_hugging_face(tmp_path, suffix: str):
+    path = rows(tmp_path / "a.jsonl", *HUGGING_FACE)
+    if suffix == "json":
+        path = write(tmp_path / "a.json", "[" + ",\n".join(map(json.dumps, HUGGING_FACE)) + "]")
+    words = ("EU", "New York")
+    assert list(read_conll(path)) == [(words, ("B-ORG", "B-LOC"), 1, 2), (("\u200b",), ("O",), 1, 3)]
+    assert list(read_pos(path)) == [(words, ("NNP", "NNP"), 1, 2), (("\u200b",), ("O",), 1, 3)]
+    assert list(read_pos(path, tagged=False)) == [(words, None, 1, 2), (("\u200b",), None, 1, 3)]
+    assert score("tag", path, path)["correct"] == 2 and rows_have_tags(path)
+    assert not rows_have_tags(rows(tmp_path / "b.jsonl", {"tokens": ["EU"], "ner_tags": None}))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "EU"}, "has no words; expected a list of them as 'tokens' or 'words'"),
+        ({"tokens": ["EU"]}, "has no tags; expected a list of them as 'ner_tags' or 'tags' or 'labels'"),
+        ({"tokens": []}, "found [] as 'tokens'; expected a list of words"),
+        ({"tokens": "EU"}, "found 'EU' as 'tokens'; expected a list of words"),
+        ({"tokens": [1]}, "found 1 in 'tokens'; expected strings"),
+        ({"tokens": ["EU", ""]}, "found the word '', which CoNLL's columns have no way to write"),
+        ({"tokens": ["E\tU"]}, "found the word 'E\\tU', which"),
+        ({"tokens": ["\ud800"]}, "'\\ud800' is not valid Unicode"),
+        ({"tokens": ["EU"], "tags": ["O", "O"]}, "1 words and 2 in 'tags'"),
+        ({"tokens": ["EU"], "ner_tags": [3]},
+         "found 3 in 'ner_tags'; expected strings (of ids: features['ner_tags'].feature.names of the data set has them)"),
+        ({"tokens": ["EU"], "tags": ["ORG"]}, "the tag is 'ORG'; expected O, or B-"),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_one_line(tmp_path, row: dict, message: str):
+    path = rows(tmp_path / "a.jsonl", {"tokens": ["a"], "tags": ["O"]}, row)
+    with pytest.raises(UserError) as error:
+        list(read_conll(path))
+    assert str(error.value).startswith(f"{path}, line 2: {message}")
 
 
 SENTENCES = [

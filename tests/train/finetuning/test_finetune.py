@@ -171,6 +171,7 @@ def test_a_run_answers_in_rows_like_those_of_its_evaluation(place: Path, capsys)
     gold.write_text("-DOCSTART- O\n\n" + gold.read_text().replace("\n\n", "\n\n-DOCSTART- O\n\n", 1))
     words = ["task=tag", f"train={train}", f"dev={gold}", "max_length=7", "stride=3", "document_context=true"]
     assert run(place, "context", *words, "epochs=1") == EXIT_DONE
+    assert re.search(r"tag: \d+ training rows, 24 of dev", (place / "context/run.log").read_text())
     rows, sentences = predictions(place / "context", "dev"), list(read_conll(gold))
     given = [one.words for one in sentences], [one.document for one in sentences]
     expected = [chance for row in rows for chance in row["probability"]]

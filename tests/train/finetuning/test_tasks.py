@@ -544,6 +544,7 @@ UNLABELLED = {
     "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", ".csv: has no column 'label'"),
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
+    "wnut17": ("jsonl", '{"tokens": ["ann"], "ner_tags": ["B-PER"]}', '{"tokens": ["ann"]}', "line 1: has no tags; expected a"),
     "pos": ("conllu", "1\tann\t_\tX{0}\n2\tmet\t_\tY{0}\n".format("\t_" * 6), "1\tann{0}\n2\tmet{0}\n".format("\t_" * 8),
             "line 1: found '_' as the UPOS of 'ann'; expected a tag"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
@@ -680,6 +681,46 @@ def test_a_test_file_of_tags_may_begin_with_a_bare_docstart_line(tmp_path):
         assert [split.labelled for split in found.tests] == [labelled]
 
 
+@pytest.mark.parametrize("task", ["tag", "pos"])
+def test_a_column_that_tags_are_not_read_from_is_not_passed_over(tmp_path, task: str):
+    train = tmp_path / "train.txt"
+    train.write_text("ann NNP B-PER\nmet VBD O\n")
+    with pytest.raises(UserError, match=f"label: found 'pos'; task={task} learns the last column, .*; leave it out"):
+        opened(task=task, train=train, dev=train, label="pos")
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
+@pytest.mark.parametrize("name", ["dev", "validation", "valid", "val"])
+def test_a_dev_file_has_one_of_several_names(tmp_path, task: str, name: str):
+    """CoNLL-2003 is often passed on as train.txt, valid.txt and test.txt."""
+    for file in ("train", name):
+        (tmp_path / f"{file}.txt").write_text("ann\tB-PER\nmet\tO\n")
+    assert opened(task=task, data=tmp_path).evaluations[0].path == tmp_path / f"{name}.txt"
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
+def test_a_tag_that_is_held_out_whole_is_named(tmp_path, caplog, task: str):
+    train = tmp_path / "train.txt"
+    train.write_text("ann\tB-PER\nmet\tO\n\n" * 20 + "".join(f"ann\tB-X{number}\n\n" for number in range(20)))
+    opened(task=task, train=train, dev="0.1")
+    assert re.search(r"dev=0.1 holds out every example of 'B-X\d+', 'B-X\d+'.*, which is not learnt", caplog.text)
+    caplog.clear()
+    train.write_text("ann\tB-PER\nmet\tO\n\n" * 20)
+    opened(task=task, train=train, dev="0.1")
+    assert "is not learnt" not in caplog.text
+
+
+@pytest.mark.parametrize("task", ["tag", "pos"])
+def test_numbers_of_words_are_not_taken_for_words(tmp_path, task: str):
+    """As in GermEval's files: 1<tab>Ann<tab>B-PER<tab>O."""
+    train = tmp_path / "train.tsv"
+    train.write_text("1\tann\tB-PER\tO\n2\tmet\tO\tB-X\n3\tbob\tO\tO\n\n1\tyes\tO\tO\n")
+    with pytest.raises(UserError, match=r"train.tsv: its first column numbers the words; expected the words there"):
+        opened(task=task, train=train, dev=train)
+    train.write_text("1\tB-X\n2\tO\n\n7\tB-X\n")
+    opened(task=task, train=train, dev=train)
+
+
 def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
     entities, words = tmp_path / "entities.txt", tmp_path / "words.txt"
     entities.write_text("ann\tB-PER\nmet\tO\n")
@@ -688,6 +729,10 @@ def test_tags_of_entities_and_labels_of_words_are_two_tasks(tmp_path, caplog):
         opened(task="tag", train=words, dev=words)
     says = "words.txt, line 1: the tag is 'H'; expected O, or B-, I-, E- or S- and a type"
     assert str(error.value).endswith(f"{says}; for labels of single words (parts of speech) say task=pos")
+    bilou = tmp_path / "bilou.txt"
+    bilou.write_text("ann\tU-PER\nmet\tO\n")
+    with pytest.raises(UserError, match=r"E- or S- and a type; write U- and L- of BILOU as S- and E-$"):
+        opened(task="tag", train=bilou, dev=bilou)
     assert opened(task="pos", train=words, dev=words).labels == ("B-X", "H", "O") and not caplog.messages
     assert opened(task="pos", train=entities, dev=entities).labels == ("B-PER", "O")
     assert caplog.messages == [

@@ -224,7 +224,7 @@ class FileNames(NamedTuple):
     """
 
     train: tuple[str, ...] = ("train",)
-    dev: tuple[tuple[str, ...], ...] = (("dev", "validation", "val"),)
+    dev: tuple[tuple[str, ...], ...] = (("dev", "validation", "valid", "val"),)
     test: tuple[tuple[str, ...], ...] = (("test",),)
     more: tuple[str, ...] = ()
 

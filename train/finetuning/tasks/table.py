@@ -87,9 +87,7 @@ TASKS: dict[str, Task] = {
     ),
     "tag": _tag(entity_layout(FileNames(), read_tagged)),
     "pos": _tag(
-        word_layout(
-            FileNames(("train", "*-ud-train"), (("dev", "validation", "val", "*-ud-dev"),), (("test", "*-ud-test"),))
-        )
+        word_layout(FileNames(("train", "*-ud-train"), ((*FileNames().dev[0], "*-ud-dev"),), (("test", "*-ud-test"),)))
     ),
     "wnut17": _tag(
         entity_layout(

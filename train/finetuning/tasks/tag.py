@@ -13,16 +13,18 @@ from bert_jax.data.tasks.tagging import encode_tagged, find_tags, find_word_labe
 from bert_jax.data.tasks.tags import (
     TaggedSentence,
     checked_tag,
+    has_rows,
     has_upos,
     is_conllu,
     is_entity_tag,
     read_conll,
     read_pos,
+    rows_have_tags,
     write_conll,
 )
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, some_of
 from bert_jax.evaluation.metrics import Entity, entities
 from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.evaluation.score import word_scores
@@ -79,12 +81,17 @@ class TagTask:
     problem_type = None
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: TagLayout):
+        _check_no_columns(config)
         files = task_files(config, layout.files)
         self._config, self._tokenizer, self._layout = config, tokenizer, layout
         read, read_test = partial(_sentences_of, layout.read), partial(_sentences_of, layout.read_test)
         sentences = read(files.train)
         self.labels = layout.labels(sentences, str(files.train))
         train, held = with_held_out(config, sentences, layout.group)
+        if lost := _tags_in(held) - _tags_in(train):
+            logger.warning(
+                "dev=%s holds out every example of %s, which is not learnt", config.dev, some_of(sorted(lost))
+            )
         self.train = self._split("train", files.train, train).encoded
         self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
@@ -187,7 +194,7 @@ def entity_layout(files: FileNames, read: Read) -> TagLayout:
     """The layout of a task whose tags are O, or B-, I-, E- or S- and a type: conlleval's scores of whole entities."""
 
     def read_test(path: Path) -> Iterable[TaggedSentence]:
-        return read_conll(path, tag=None) if _has_one_column(path) else read(path)
+        return read_conll(path, tag=None) if _has_only_words(path) else read(path)
 
     def has_entity(sentence: TaggedSentence) -> bool:
         return any(tag != "O" for tag in sentence.tags or ())
@@ -209,7 +216,7 @@ def word_layout(files: FileNames) -> TagLayout:
     """The layout of a task whose tags are labels of single words."""
 
     def read_test(path: Path) -> Iterable[TaggedSentence]:
-        return read_pos(path, tagged=has_upos(path) if is_conllu(path) else not _has_one_column(path))
+        return read_pos(path, tagged=has_upos(path) if is_conllu(path) else not _has_only_words(path))
 
     def wrong_words(tags: Sequence[str], others: Sequence[str]) -> list[Entity]:
         pairs = enumerate(zip(tags, others, strict=True))
@@ -237,6 +244,8 @@ def _checked_tag(tag: str, where: str) -> str:
     try:
         return checked_tag(tag, where)
     except UserError as error:
+        if tag.startswith(("U-", "L-")):
+            raise
         raise UserError(f"{error}; for labels of single words (parts of speech) say task=pos") from None
 
 
@@ -247,14 +256,35 @@ def _word_labels(sentences: Sequence[TaggedSentence], source: str) -> tuple[str,
     return labels
 
 
+def _tags_in(sentences: Sequence[TaggedSentence]) -> set[str]:
+    return {tag for sentence in sentences for tag in sentence.tags or ()}
+
+
+def _check_no_columns(config: FinetuneConfig) -> None:
+    """Raises UserError if a field says which column to read, as of a table: another would be read."""
+    for name in ("text", "pair", "label", "id", "kind"):
+        if (found := getattr(config, name)) != getattr(FinetuneConfig, name):
+            learnt = f"task={config.task} learns the last column, or the UPOS of CoNLL-U"
+            raise UserError(f"{name}: found {found!r}; {learnt}; leave it out")
+
+
 def _sentences_of(read: Read, path: Path) -> list[TaggedSentence]:
     if not (found := list(read(path))):
         raise UserError(f"{path}: has no sentences")
+    if any(len(one.words) > 2 for one in found) and all(map(_is_numbered, found)):
+        raise UserError(f"{path}: its first column numbers the words; expected the words there (remove it: cut -f 2-)")
     return found
 
 
-def _has_one_column(path: Path) -> bool:
+def _is_numbered(sentence: TaggedSentence) -> bool:
+    """Whether the words are 1, 2, 3 ..., as in the first column of GermEval's files."""
+    return all(word == str(number) for number, word in enumerate(sentence.words, 1))
+
+
+def _has_only_words(path: Path) -> bool:
     """Whether a file has only words, like a test file whose tags are not published."""
+    if has_rows(path):
+        return not rows_have_tags(path)
     lines = (line for _, line in read_lines(path) if not line.startswith("-DOCSTART-"))
     first = next((line for line in lines if line.strip()), "")
     return len(first.split()) == 1
