@@ -91,9 +91,8 @@ class FinetuningJob(ModelJob):
     def on_start(self, log: Log, *, resumed: bool) -> None:
         splits = (*self._task.evaluations, *self._task.tests)
         sizes = ", ".join(f"{len(split.examples):,} of {split.name}" for split in splits)
-        what = (
-            "examples" if self._task.evaluations[0].windows is None else "rows"
-        )  # one sentence or question may have several
+        # a sentence or question may have several rows
+        what = "examples" if self._task.evaluations[0].windows is None else "rows"
         log.say(
             f"{self.config.task}: {len(self._task.train):,} training {what}, {sizes or 'nothing'} to predict; "
             f"{len(self._task.labels)} labels; the best model has the highest {self._task.metric}"

@@ -272,7 +272,7 @@ def _no_collection() -> Generator[None]:
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:
-    """One line: number of parameters, devices and mesh."""
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    """One line: number of parameters (of one run, where several train in one program), devices and mesh."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params)) // state.step.size
     layout = " x ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1) or "one device"
     return f"{count:,} parameters on {mesh.size} {jax.devices()[0].device_kind} ({layout})"

@@ -91,7 +91,8 @@ def test_the_log_of_many_runs_has_the_losses_of_each_rate_and_the_speeds(many: P
         for rate in ("0.01", "0"):
             assert 0 < row[f"loss_at_{rate}"] < 2 and row[f"loss_spread_at_{rate}"] >= 0
         assert {"sequences_per_second", "tokens_per_second", "input_wait", "eta_seconds"} < row.keys()
-    assert "4 runs on 1 devices" in (many / "run.log").read_text()
+    log = (many / "run.log").read_text()
+    assert "4 runs on 1 devices" in log and f" {load(many / 'export').num_parameters():,} parameters on 1 cpu" in log
 
 
 @pytest.mark.slow
