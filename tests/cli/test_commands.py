@@ -25,7 +25,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load, load_config
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.safetensors import write_tensors
-from bert_jax.formats.sentence_transformers import vectors_of
+from bert_jax.formats.sentence_transformers import Vectors, vectors_of, write_modules
 from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
@@ -207,6 +207,21 @@ def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_
     save_pretrained(tmp_path / "m", config, unflatten({p: np.ones(r.shape, np.float32) for p, r in rows.items()}), None)
     told = output(capsys, "info", str(tmp_path / "m"))
     assert f"mlm: {family}, 3 layers, hidden size 16, 2 heads, feed-forward 24, 12 tokens, 16 positions" in told
+
+
+def test_info_says_how_a_folder_makes_vectors(export, tmp_path, capsys):
+    assert json.loads(output(capsys, "info", str(export), "--json"))["vectors"] is None
+    folder = shutil.copytree(export, tmp_path / "export")
+    fields = {"prompts": {"query": "query: "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+    write_modules(folder, Vectors("mean+normalize", fields=fields), 16, 12)
+    told = "mean+normalize; of at most 12 tokens; compared by dot; prompt query: 'query: '; before each text by itself"
+    assert f"vectors     {told}: 'query: '\n" in output(capsys, "info", str(folder))
+    found = json.loads(output(capsys, "info", str(folder), "--json"))["vectors"]
+    assert (found["pooling"], found["max_length"], found["similarity"]) == ("mean+normalize", 12, "dot")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert "has the layers Transformer, Pooling, Dense; expected" in output(capsys, "info", str(folder))
 
 
 @pytest.mark.parametrize("form", ["safetensors", "torch", "tf1"])

@@ -16,8 +16,9 @@ from bert_jax.shown import duration
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
-export), whether the files match the checksums recorded when they were written, whether all parameters are finite, which
-runtime and type a pipeline takes on this machine, and the parameter tree with shapes.
+export), whether the files match the checksums recorded when they were written, whether all parameters are finite, how a
+sentence-transformers folder makes vectors, which runtime and type a pipeline takes on this machine, and the parameter
+tree with shapes.
 
 examples:
   python -m bert_jax info runs/demo
@@ -60,6 +61,8 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         goodput: the seconds in the run's goodput.json; None without one.
         missing, unexpected, mismatched, notes: from the load report.
         tokenizer: tokens, cased, fingerprint; None without a tokenizer.
+        vectors: what the files of a sentence-transformers folder say: pooling, max_length (None: nothing), prompts,
+            prompt (the one put before each text; "": none), similarity, truncate_dim; None for another folder.
         runtime: name, dtype: what a pipeline of this model takes on this machine by itself.
         tree: path -> shape.
 
@@ -67,6 +70,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         FileNotFoundError, UserError: as `bert_jax.load`.
     """
     from bert_jax.formats.load import load_arrays, load_tokenizer
+    from bert_jax.formats.sentence_transformers import vectors_of
     from bert_jax.formats.source import open_source
     from bert_jax.formats.weights import open_weights
     from bert_jax.inference.runtimes.choice import on_this_machine
@@ -76,6 +80,11 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     config, params, report = load_arrays(opened, step=step, verify=False)
     tokenizer = load_tokenizer(opened)
     runtime = on_this_machine(config)
+    vectors, of_vectors = None, []
+    try:
+        vectors = None if opened.is_run else vectors_of(opened.folder)
+    except UserError as error:  # such as a layer that we do not have: embed refuses it, and the model loads
+        of_vectors = [str(error)]
     verified, steps, damaged = report.verified, [], {}
     if opened.is_run:
         steps, damaged = _steps(opened.folder, report.step)
@@ -98,10 +107,19 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "goodput": _goodput(opened.folder) if opened.is_run else None,
         "missing": list(report.missing),
         "unexpected": list(report.unexpected),
-        "notes": list(report.notes),
+        "notes": [*report.notes, *of_vectors],
         "mismatched": list(report.mismatched),
         "tokenizer": tokenizer
         and {"tokens": tokenizer.vocab_size, "cased": tokenizer.cased, "fingerprint": tokenizer.fingerprint},
+        "vectors": vectors
+        and {
+            "pooling": vectors.pooling,
+            "max_length": vectors.max_length,
+            "prompts": vectors.prompts,
+            "prompt": vectors.prompt,
+            "similarity": vectors.similarity,
+            "truncate_dim": vectors.truncate_dim,
+        },
         "runtime": {"name": runtime.title, "dtype": runtime.dtype},
         "tree": {name: list(array.shape) for name, array in flatten(params).items()},
     }
@@ -131,6 +149,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "verified": _verified(found),
         "finite": "yes" if found["not_finite"] is None else f"NO: {found['not_finite']} has a NaN or an infinity",
         "tokenizer": _tokenizer(found["tokenizer"]),
+        **({"vectors": _vectors(found["vectors"])} if found["vectors"] else {}),
         "runtime": f"{found['runtime']['name']}, {found['runtime']['dtype']} (what a pipeline takes on this machine)",
         **({"time": _time(found["goodput"])} if found["goodput"] else {}),
     }
@@ -201,6 +220,19 @@ def _tokenizer(tokenizer: dict[str, Any] | None) -> str:
     if tokenizer is None:
         return "none"
     return f"{tokenizer['tokens']} tokens, {'cased' if tokenizer['cased'] else 'uncased'}"
+
+
+def _vectors(vectors: dict[str, Any]) -> str:
+    parts = [vectors["pooling"]]
+    if vectors["max_length"] is not None:
+        parts.append(f"of at most {vectors['max_length']} tokens")
+    if vectors["truncate_dim"] is not None:
+        parts.append(f"its first {vectors['truncate_dim']} numbers")
+    parts.append(f"compared by {vectors['similarity']}")
+    parts += [f"prompt {name}: {prompt!r}" for name, prompt in vectors["prompts"].items() if prompt]
+    if vectors["prompt"]:
+        parts.append(f"before each text by itself: {vectors['prompt']!r}")
+    return "; ".join(parts)
 
 
 def _folded(tree: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
