@@ -698,6 +698,12 @@ def test_a_dev_file_has_one_of_several_names(tmp_path, task: str, name: str):
     assert opened(task=task, data=tmp_path).evaluations[0].path == tmp_path / f"{name}.txt"
 
 
+def test_the_dev_file_of_questions_may_be_called_validation_as_hugging_face_exports_it(tmp_path):
+    write_squad(tmp_path / "train.json", 3, seed=1)
+    dev = write_squad(tmp_path / "validation.json", 3, seed=2)
+    assert opened(task="squad1", data=tmp_path).evaluations[0].path == dev
+
+
 @pytest.mark.parametrize("task", ["tag", "pos"])
 def test_a_tag_that_is_held_out_whole_is_named(tmp_path, caplog, task: str):
     train = tmp_path / "train.txt"

@@ -66,7 +66,7 @@ class AnswerTask:
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
         release = {1: "v1.1", 2: "v2.0"}[version]
-        files = task_files(config, FileNames((f"train-{release}", "train"), ((f"dev-{release}", "dev"),)))
+        files = task_files(config, FileNames((f"train-{release}", "train"), ((f"dev-{release}", *FileNames().dev[0]),)))
         if config.class_weights != "none" or config.label_smoothing:
             raise UserError("class_weights, label_smoothing: need one class per example; leave them out for answers")
         self._config, self._tokenizer, self._rules = config, tokenizer, rules
