@@ -228,6 +228,19 @@ def test_compare_shows_all_members(straight: Path, tmp_path: Path, capsys):
 
 
 @pytest.mark.slow
+def test_the_table_says_what_keeps_its_losses_from_being_compared(straight: Path, words: list[str], tmp_path: Path):
+    run = tmp_path / "run"
+    swept = ["sweep=phases=((32,8,2),),((48,8,2),)", f"run={run}"]
+    assert pretrain.main([*(word for word in words if not word.startswith("phases=")), *swept]) == EXIT_DONE
+    first, second = (one["name"] for one in record(run)["members"])
+    assert (
+        "\n\nNote: the runs are evaluated on rows of different lengths, so their losses do not compare "
+        f"({first}: rows of 32; {second}: rows of 48)\n"
+    ) in (run / "sweep.md").read_text()
+    assert "Note:" not in (straight / "sweep.md").read_text()
+
+
+@pytest.mark.slow
 def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_path: Path):
     run = tmp_path / "failing"
     more = ["sweep=optimizer.learning_rate=1e-3,0,1e30", "hopeless_after=1000", "max_skipped_in_a_row=1"]
