@@ -121,7 +121,9 @@ class RunToCompare:
         """Length, batch and more of the phase of the final evaluation: a run that goes on may be in an early one."""
         ends = itertools.accumulate(steps for _, _, steps, *_ in self.config["phases"])
         done = self.final.get("step", math.inf)
-        return next((of for of, end in zip(self.config["phases"], ends, strict=True) if done <= end), self.config["phases"][-1])
+        return next(
+            (of for of, end in zip(self.config["phases"], ends, strict=True) if done <= end), self.config["phases"][-1]
+        )
 
     @property
     def lengths(self) -> str:
