@@ -320,6 +320,14 @@ def test_a_sweep_keeps_its_values_and_its_directory(straight: Path, words: list[
         pretrain.main([*words, "sweep=seed=0,1", f"run={next((straight / 'members').iterdir())}"])
 
 
+def test_the_directory_of_a_sweep_takes_no_single_run(words: list[str], tmp_path: Path):
+    """With a config.json in it the sweep would not be taken up again."""
+    write_json(tmp_path / sweeps.RECORD, {})
+    with pytest.raises(UserError, match=r"has a sweep in it; say its sweep= too, or choose another run=$"):
+        pretrain.main([*words, f"run={tmp_path}"])
+    assert [path.name for path in tmp_path.iterdir()] == [sweeps.RECORD]
+
+
 def test_a_sweep_keeps_its_config(words: list[str], tmp_path: Path, capsys):
     """Its finished members are not trained again, so nothing else would see that the others are to differ from them."""
     run = tmp_path / "sweep"
