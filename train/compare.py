@@ -5,11 +5,13 @@
 The runs are pretraining runs or fine-tuning runs, finished or not, local or on a bucket; a sweep of pretraining stands
 for all its members. The scores are those of the last evaluation (pretraining) or of the one that chose the model
 (fine-tuning). A line on stderr says where runs differ in what makes scores comparable: the task, the held-out data and
-its masks, the number of examples, the vocabulary.
+its masks, the length of its rows, the number of examples, the vocabulary.
 """
 
 import hashlib
+import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +35,7 @@ from train.run.log.run_log import clock
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_DIVERGED = 10  # times the highest loss of the run whose highest is the lowest
 AXES = {"step": "step", "tokens": "tokens (positions, padding included)", "seconds": "wall-clock seconds of training"}
 
 
@@ -111,12 +114,26 @@ class RunToCompare:
             return self.held_out
         manifest = epath.Path(self.held_out) / "manifest.json"
         content = manifest.read_bytes() if manifest.exists() else self.held_out.encode()
-        return f"{hashlib.sha256(content).hexdigest()}, length {self.config['phases'][-1][0]}"
+        return hashlib.sha256(content).hexdigest()
+
+    @cached_property
+    def phase(self) -> list[Any]:
+        """Length, batch and more of the phase of the final evaluation: a run that goes on may be in an early one."""
+        ends = itertools.accumulate(steps for _, _, steps, *_ in self.config["phases"])
+        done = self.final.get("step", math.inf)
+        return next(
+            (of for of, end in zip(self.config["phases"], ends, strict=True) if done <= end), self.config["phases"][-1]
+        )
+
+    @property
+    def lengths(self) -> str:
+        """The length of the held-out rows, for people."""
+        return f"rows of {self.phase[0]}"
 
     @property
     def examples(self) -> str:
         """How many held-out examples an evaluation takes at most, for people."""
-        return f"eval_batches={self.config.get('eval_batches')} of {self.config['phases'][-1][1]} examples"
+        return f"eval_batches={self.config.get('eval_batches')} of {self.phase[1]} examples"
 
     @property
     def masks(self) -> str:
@@ -206,6 +223,8 @@ def differences(runs: Sequence[RunToCompare]) -> list[str]:
     held_out = "the runs are evaluated on different held-out data"
     found += differing(held_out, lambda run: run.held_out_key, lambda run: run.held_out)
     if runs[0].task is None:
+        lengths = "the runs are evaluated on rows of different lengths, so their losses do not compare"
+        found += differing(lengths, lambda run: run.lengths)
         found += differing(
             "the runs are evaluated with different masks, so their losses do not compare", lambda run: run.masks
         )
@@ -237,18 +256,26 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
     label, scale = _unit(by, max(run.rows[-1][by] for run in runs))
     in_percent = max((run.score_of(row) or 0 for run in runs for row in run.evaluations), default=0) > 1
 
+    tops = [max((row[run.loss] for row in run.rows if row.get(run.loss) is not None), default=0) for run in runs]
+    highest = _DIVERGED * min(filter(None, tops), default=math.inf)  # so that a diverged run leaves the others legible
+
+    def loss_of(row: dict[str, Any]) -> float | None:
+        value = row.get(runs[0].loss)
+        return value if value is None or value <= highest else None
+
     def line(axes, run: RunToCompare, rows: list[dict[str, Any]], of: Callable[[dict], Any], **style) -> None:
         points = [(row[by] / scale, of(row)) for row in rows if row.get(by) is not None and of(row) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), **style)
 
     labels = [run.name if has_glyphs(run.name) else f"run {number}" for number, run in enumerate(runs, 1)]
+    labels = [f"{one} (beyond the picture)" if top > highest else one for one, top in zip(labels, tops, strict=True)]
     for number, run in enumerate(runs):
         style = {"color": f"C{number % 10}", "linestyle": ("-", "-.", ":")[number // 10 % 3]}
         points = style | {"marker": "o", "markersize": 3}
         train = [row for row in run.rows if row["kind"] == "train"]
-        line(loss, run, train, lambda row, run=run: row.get(run.loss), alpha=0.25, **style)
-        line(loss, run, run.evaluations, lambda row, run=run: row.get(run.loss), label=labels[number], **points)
+        line(loss, run, train, loss_of, alpha=0.25, **style)
+        line(loss, run, run.evaluations, loss_of, label=labels[number], **points)
         line(score, run, run.evaluations, run.score_of, **points)
         if run.final.get("best") and run.final.get(by) is not None:
             at = run.final[by] / scale

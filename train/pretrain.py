@@ -23,7 +23,7 @@ from train.pretraining.mixture import DataSource, open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.sweep.members import take_sweep
-from train.pretraining.sweep.sweep import sweep
+from train.pretraining.sweep.sweep import RECORD, sweep
 from train.pretraining.text import is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
@@ -90,6 +90,8 @@ def main(argv: list[str]) -> int:
             with sampled_text(launch.config, launch.given, source, RunDirectory(launch.run)) as data:
                 return dry_run(launch, data, source)
         return dry_run(launch, open_data(launch.config), source)
+    if RunDirectory(launch.run).path.joinpath(RECORD).exists():
+        raise UserError(f"run: {launch.run} has a sweep in it; say its sweep= too, or choose another run=")
     return in_run_directory(launch, pretrain_in)
 
 

@@ -181,6 +181,37 @@ def test_runs_evaluated_on_other_numbers_of_examples_say_so(tmp_path: Path):
     assert noted("other", 7.0, 7.1, eval_data="e") == []  # the frequencies are of other training text
 
 
+def test_runs_evaluated_on_rows_of_different_lengths_say_so(tmp_path: Path):
+    """The length is that of the phase which the last evaluation was in."""
+
+    def run(name: str, phases: list[list[int]], step: int) -> Any:
+        rows = [{"kind": "eval", "step": step, "mlm_loss": 5.0}]
+        return read_run(write_run(tmp_path / name, {"phases": phases, "data": "d", "eval_masking": None}, rows))
+
+    both = [[64, 8, 10], [128, 8, 10]]
+    short, early, late = run("short", [[64, 8, 10]], 10), run("early", both, 10), run("late", both, 11)
+    (line,) = differences([short, late])
+    assert line == (
+        "the runs are evaluated on rows of different lengths, so their losses do not compare "
+        f"({short.name}: rows of 64; {late.name}: rows of 128)"
+    )
+    assert differences([short, early]) == [] and differences([early, late])
+
+
+def test_a_run_that_diverged_leaves_the_curves_of_the_others_legible(tmp_path: Path):
+    names = [
+        pretraining(tmp_path / name, tokens=1, losses=losses)
+        for name, losses in (("good", [8.0, 6.0]), ("worse", [9.0, 20.0]), ("diverged", [8.0, 3e10]))
+    ]
+    figure = figure_of([read_run(name) for name in names], "step")
+    loss, _ = figure.axes
+    assert loss.get_ylim()[1] < 30
+    drawn = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in loss.lines}
+    assert drawn[names[1]] == [9.0, 20.0] and drawn[f"{names[2]} (beyond the picture)"] == [8.0]
+    (one,) = (line for line in figure_of([read_run(names[2])], "step").axes[0].lines if line.get_label() == names[2])
+    assert max(one.get_ydata()) == 3e10  # alone it is drawn whole
+
+
 def test_runs_evaluated_with_different_masks_say_so(tmp_path: Path):
     configs = [{"eval_masking": None}, {"eval_masking": {"probability": 0.4}}, {"masking": None, "seed": 3}]
     rows = [{"kind": "eval", "step": 10, "mlm_loss": 5.0}]

@@ -8,6 +8,7 @@ from train.diagnosis.evidence import Evidence, Finding
 
 SKIPPED = 0.001  # share of the steps
 RISE = 0.3  # nats above the lowest loss
+ABOVE_RANDOM = 1  # nats above a random model's loss
 HIGH_RATE = 5e-3  # of AdamW, for a model 128 wide; less for a wider one in proportion
 USUAL_RATE = 1e-3  # likewise, to advise
 BELOW_UNIGRAM = 0.05  # nats; a loss that is lower shows that the model uses the context
@@ -36,26 +37,7 @@ def _not_finite(run: Evidence) -> Finding | None:
 
 
 def _rate_too_high(run: Evidence, unigram: float | None) -> Finding | None:
-    if len(run.curve) < 2:
-        return None
-    now, best = run.curve[-1], min(run.curve, key=lambda point: point.loss)
-    optimizer = run.config["optimizer"]
-    highest = HIGH_RATE * 128 / run.config["model"]["hidden_size"]
-    if now.loss - best.loss > RISE:
-        seen = f"the training loss was {best.loss:.2f} at step {best.step:,} and is {now.loss:.2f} at step {now.step:,}"
-    elif (
-        unigram is not None
-        and optimizer["name"] == "adamw"
-        and optimizer["learning_rate"] > highest
-        and now.step >= run.warm_up + STEPS_AFTER_WARM_UP
-        and best.loss > unigram - BELOW_UNIGRAM
-    ):
-        seen = (
-            f"the training loss is {now.loss:.2f} at step {now.step:,}, no better than guessing frequent tokens "
-            f"({unigram:.2f}), at a rate of up to {optimizer['learning_rate']:g}; for this width the highest that is "
-            f"known to work is about {highest:.1g}"
-        )
-    else:
+    if (seen := _far_from_settled(run, unigram) or _worse_than_random(run)) is None:
         return None
     norms = [row["grad_norm"] for row in run.train if row.get("grad_norm") is not None]
     return Finding(
@@ -64,6 +46,38 @@ def _rate_too_high(run: Evidence, unigram: float | None) -> Finding | None:
         "The updates are so large that the model cannot settle: it guesses frequent tokens, or does worse.",
         f"In the command of a new run: {_rate(run, 0.2)} {_longer_warm_up(run)}",
     )
+
+
+def _far_from_settled(run: Evidence, unigram: float | None) -> str | None:
+    """What the training loss shows of a rate that is too high."""
+    if len(run.curve) < 2:
+        return None
+    now, best = run.curve[-1], min(run.curve, key=lambda point: point.loss)
+    optimizer = run.config["optimizer"]
+    highest = HIGH_RATE * 128 / run.config["model"]["hidden_size"]
+    if now.loss - best.loss > RISE:
+        return f"the training loss was {best.loss:.2f} at step {best.step:,} and is {now.loss:.2f} at step {now.step:,}"
+    if (
+        unigram is not None
+        and optimizer["name"] == "adamw"
+        and optimizer["learning_rate"] > highest
+        and now.step >= run.warm_up + STEPS_AFTER_WARM_UP
+        and best.loss > unigram - BELOW_UNIGRAM
+    ):
+        return (
+            f"the training loss is {now.loss:.2f} at step {now.step:,}, no better than guessing frequent tokens "
+            f"({unigram:.2f}), at a rate of up to {optimizer['learning_rate']:g}; for this width the highest that is "
+            f"known to work is about {highest:.1g}"
+        )
+    return None
+
+
+def _worse_than_random(run: Evidence) -> str | None:
+    """What the last evaluation shows of a run that was thrown off in its first steps, and never fell again."""
+    last, random = run.evaluations[-1] if run.evaluations else {}, math.log(run.config["model"]["vocab_size"])
+    if (loss := last.get("mlm_loss")) is None or loss <= random + ABOVE_RANDOM:
+        return None
+    return f"the held-out loss is {loss:.2f} at step {last['step']:,}, and a random model has {random:.2f}"
 
 
 def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:

@@ -76,10 +76,10 @@ def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[st
     """
     if facts.get("data_digest") != data.digest:
         return
-    step, is_mixed = min(facts["step"], config.total_steps), isinstance(data, MixedData)
+    step, is_mixed = facts["step"], isinstance(data, MixedData)
     shares = data.shares if isinstance(data, MixedData) else [(1.0,)] * len(config.phases)
-    before = rows_used_of_each({**facts, "step": step})
-    after = rows_used_of_each({**facts, "step": step, "config": to_json(config), "data_shares": shares})
+    before = rows_used_of_each(facts)
+    after = rows_used_of_each({**facts, "config": to_json(config), "data_shares": shares})
     if all(after[name].get(length, 0) == rows for name, of in before.items() for length, rows in of.items()):
         return
     done, left = [], step

@@ -158,6 +158,22 @@ def test_a_run_that_ended_before_it_learnt_is_named(mlm_loss, step, changes, rul
         assert ("start.heads='((0, -1, 1),)'" in found["too short"]["do"]) == (not changes)
 
 
+@pytest.mark.parametrize("steps", [60, 300])
+def test_a_run_that_diverged_at_once_has_too_high_a_rate(steps, tmp_path, capsys):
+    """Its loss is far above a random model's and does not rise any more: neither more steps nor a higher rate help."""
+    run = run_on(tmp_path, None, "slow", phases=[[64, 32, steps]])
+    config = json.loads((run / "config.json").read_text())
+    optimizer = config["optimizer"] | {"name": "muon", "learning_rate": 30.0}
+    write_json(run / "config.json", config | {"optimizer": optimizer})
+    rows = [{"kind": "train", "step": step, "mlm_loss": 2000.0, "grad_norm": 9.0} for step in range(5, steps + 1, 5)]
+    rows.append({"kind": "eval", "step": steps, "mlm_loss": 1900.0, "unigram_loss": 6.0})
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = diagnosis(run, capsys)
+    assert list(found) == ["rate too high"]
+    assert "the held-out loss is 1900.00 at step" in found["rate too high"]["seen"]
+    assert float(re.findall(r"learning_rate=(\S+)", found["rate too high"]["do"])[0]) < 0.01
+
+
 def test_a_run_that_time_ended_is_judged_by_its_last_step(tmp_path, capsys):
     fields = {"stop_after": "10m", "phases": [[64, 32, 100_000]], "start": {"heads": []}}
     run = run_on(tmp_path, None, **fields)

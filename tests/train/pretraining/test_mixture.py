@@ -235,12 +235,12 @@ def test_a_resumed_run_whose_steps_would_have_had_other_rows_is_refused(data: st
 
     both, shares = f"{data},{books}", {}
     done = r"35 steps are done, .* begin with those that are done, \(32, 8, 30\), \(48, 8, 5, 0.3\)$"
-    for phases in (((32, 16, 30), (48, 8, 20)), ((32, 8, 29), (48, 8, 20)), ((48, 8, 50),)):
+    for phases in (((32, 16, 30), (48, 8, 20)), ((32, 8, 29), (48, 8, 20)), ((48, 8, 50),), ((32, 8, 20),)):
         with pytest.raises(UserError, match=done):
             resume(data, phases)
     resume(data, ((32, 8, 30), (48, 8, 5, 0.3), (48, 16, 10)))
     resume(data, ((32, 8, 30), (48, 8, 7), (32, 4, 10)))
-    resume(data, ((32, 8, 20),))  # nothing is left to do
+    resume(data, ((32, 8, 30), (48, 8, 5)))  # nothing is left to do
     shares = {"data_shares": ((1, 1), (1, 2))}
     with pytest.raises(UserError, match=r"phases and shares .*, and data_shares= with their shares$"):
         resume(both, ((32, 8, 30), (48, 8, 20)), data_shares=((1, 1), (2, 1)))

@@ -20,7 +20,7 @@ from bert_jax.files import checksum_of, read_summed, write_json, write_whole
 from bert_jax.formats.training_record import read_metrics
 from bert_jax.runtime import hosts
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from train.compare import figure_of, read_run
+from train.compare import differences, figure_of, read_run
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.sweep.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.run.config import to_json
@@ -261,12 +261,13 @@ class _Sweep:
             lines += ["", *_over_seeds(self._members, [name for name in values if name != "seed"])]
         if (average := self._loss_of_average()) is not None:
             lines += ["", f"The average of the members' weights, in export/: {average:.4f}"]
+        runs = [read_run(self._launches[one.name].run) for one in self._members if _rows(self._launches[one.name].run)]
+        runs = [dataclasses.replace(run, name=run.path.name) for run in runs]
+        lines += [line for note in (differences(runs) if runs else ()) for line in ("", f"Note: {note}")]
         table = "\n".join(lines)
         print(table, file=sys.stderr)
         write_whole(self._path / "sweep.md", f"# {len(members)} members\n\n{table}\n\n![curves](sweep.png)\n")
-        runs = [read_run(self._launches[one.name].run) for one in self._members if _rows(self._launches[one.name].run)]
         if runs:
-            runs = [dataclasses.replace(run, name=run.path.name) for run in runs]
             write_whole(self._path / "sweep.png", png(figure_of(runs, "step")))
         _say(f"{self._path / 'sweep.md'} has the table, sweep.png the curves; members/ has the runs")
 

@@ -208,6 +208,7 @@ def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:
 
 
 _MOST = 6  # the most scores of a task in a console line; a task lists its main scores first
+_WHOLE = ("average_", "blimp_accuracy", "probe_", "finetune_")  # a pretraining run's, which are asked for by name
 _LEFT_OUT = ("skipped_in_a_row", "finite", "best")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
@@ -223,8 +224,10 @@ _LAST = (
 def _in_order(values: dict[str, float]) -> list[str]:
     """The names of the values in a console line, in a fixed order; `skipped_total` only if it is not 0."""
     shown = (name for name in values if not name.startswith("baseline_"))
-    between = tuple(name for name in shown if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
-    names = (*_FIRST, *between[:_MOST], *_LAST)
+    between = [name for name in shown if name not in (*_FIRST, *_LAST, *_LEFT_OUT)]
+    whole = [name for name in between if name.startswith(_WHOLE)]
+    others = [name for name in between if name not in whole][: max(_MOST - len(whole), 0)]
+    names = (*_FIRST, *whole, *others, *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]
 
 

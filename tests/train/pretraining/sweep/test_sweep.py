@@ -228,6 +228,19 @@ def test_compare_shows_all_members(straight: Path, tmp_path: Path, capsys):
 
 
 @pytest.mark.slow
+def test_the_table_says_what_keeps_its_losses_from_being_compared(straight: Path, words: list[str], tmp_path: Path):
+    run = tmp_path / "run"
+    swept = ["sweep=phases=((32,8,2),),((48,8,2),)", f"run={run}"]
+    assert pretrain.main([*(word for word in words if not word.startswith("phases=")), *swept]) == EXIT_DONE
+    first, second = (one["name"] for one in record(run)["members"])
+    assert (
+        "\n\nNote: the runs are evaluated on rows of different lengths, so their losses do not compare "
+        f"({first}: rows of 32; {second}: rows of 48)\n"
+    ) in (run / "sweep.md").read_text()
+    assert "Note:" not in (straight / "sweep.md").read_text()
+
+
+@pytest.mark.slow
 def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_path: Path):
     run = tmp_path / "failing"
     more = ["sweep=optimizer.learning_rate=1e-3,0,1e30", "hopeless_after=1000", "max_skipped_in_a_row=1"]
@@ -305,6 +318,14 @@ def test_a_sweep_keeps_its_values_and_its_directory(straight: Path, words: list[
         pretrain.main([*words, SWEPT[0], f"run={straight}", "sweep_in=together"])
     with pytest.raises(UserError, match="has a single run in it"):
         pretrain.main([*words, "sweep=seed=0,1", f"run={next((straight / 'members').iterdir())}"])
+
+
+def test_the_directory_of_a_sweep_takes_no_single_run(words: list[str], tmp_path: Path):
+    """With a config.json in it the sweep would not be taken up again."""
+    write_json(tmp_path / sweeps.RECORD, {})
+    with pytest.raises(UserError, match=r"has a sweep in it; say its sweep= too, or choose another run=$"):
+        pretrain.main([*words, f"run={tmp_path}"])
+    assert [path.name for path in tmp_path.iterdir()] == [sweeps.RECORD]
 
 
 def test_a_sweep_keeps_its_config(words: list[str], tmp_path: Path, capsys):
