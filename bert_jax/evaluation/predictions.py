@@ -44,7 +44,7 @@ def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
     config = read_summed(folder / "config.json")
     if "task" not in config:
         raise UserError(f"{folder}: not a fine-tuning run; only these have predictions")
-    if config["task"] not in tuple(KINDS):
+    if config["task"] not in KINDS:
         raise UserError(
             f"{folder}: its task {quoted(config['task'])} is one of your own, which score does not know; the run wrote "
             f"its scores to {folder / 'report' / 'metrics.json'}"
@@ -53,14 +53,12 @@ def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
     if not files:
         raise FileNotFoundError(f"{folder}: has no predictions/*.jsonl; a run writes them when it ends")
     classes = _classes_of(config)
-    rows = {path.name.removesuffix(".jsonl"): (path, read_json_lines(path)) for path in files}
-    found = {
-        name: score_rows(
-            "ax" if (config["task"], name) == ("mnli", "diagnostic") else config["task"], some, str(path), classes
-        )
-        for name, (path, some) in rows.items()
-        if some and "gold" in some[0]
-    }
+    found = {}
+    for path in files:
+        name, rows = path.name.removesuffix(".jsonl"), read_json_lines(path)
+        if rows and "gold" in rows[0]:
+            task = "ax" if (config["task"], name) == ("mnli", "diagnostic") else config["task"]
+            found[name] = score_rows(task, rows, str(path), classes)
     if not found:
         raise UserError(f"{folder}: the predictions have no gold labels, so there is nothing to score")
     return found
@@ -104,30 +102,27 @@ def score_rows(task: str, rows: Sequence[Any], source: str, classes: Sequence[st
     """
     if not rows:
         raise UserError(f"{source}: is empty; expected the predictions of a fine-tuning run, an object in each line")
-    gold, found = ([_field(rows, number, name, source) for number in range(len(rows))] for name in ("gold", "label"))
     for number, row in enumerate(rows, 1):
         _check_row(task, row, f"{source}, line {number}")
+    gold, found = ([row[name] for row in rows] for name in ("gold", "label"))
     try:
-        return _scores_of(task, classes)(gold, found, rows)
+        return _scores_of(task, gold, found, rows, classes)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError, IndexError) as error:
         what = quoted(str(error))
         raise UserError(f"{source}: not what a run of task={task} writes ({what}); say the run's own task") from None
-
-
-def _field(rows: Sequence[Any], number: int, name: str, source: str) -> Any:
-    row = rows[number]
-    if not isinstance(row, dict) or name not in row:
-        needed = "expected an object with gold and label, as in predictions/dev.jsonl of a fine-tuning run"
-        raise UserError(f"{source}, line {number + 1}: has no {name!r}; {needed}")
-    return row[name]
 
 
 # A field that only rows of this kind of task have, and the tasks.
 _MARKS = {"question": ("squad1", "squad2", "korquad"), "words": tuple(TAG_READERS), "choices": tuple(CHOICE_READERS)}
 
 
-def _check_row(task: str, row: dict[str, Any], where: str) -> None:
-    """Raises UserError, beginning with `where`, for a row of another kind of task, or a label that `task` lacks."""
+def _check_row(task: str, row: Any, where: str) -> None:
+    """Raises UserError, beginning with `where`, if a row lacks a field, is of another kind of task, or has a label that
+    `task` lacks."""
+    for name in ("gold", "label"):
+        if not isinstance(row, dict) or name not in row:
+            needed = "expected an object with gold and label, as in predictions/dev.jsonl of a fine-tuning run"
+            raise UserError(f"{where}: has no {name!r}; {needed}")
     advice = "say the run's own task"
     for field, tasks in _MARKS.items():
         if field in row and task not in tasks:
@@ -160,23 +155,21 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
     return is_number, "numbers"
 
 
-def _scores_of(task: str, classes: Sequence[str]) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
+def _scores_of(
+    task: str, gold: list[Any], found: list[Any], rows: Sequence[dict[str, Any]], classes: Sequence[str]
+) -> Scores:
     if task in _MARKS["question"]:
-        return lambda gold, found, rows: _answers(task, rows)
+        return _answers(task, rows)
+    if task in WORD_TASKS:
+        return word_scores(gold, found)
     if task in TAG_READERS:
-        of_tags = word_scores if task in WORD_TASKS else tag_scores
-        return lambda gold, found, rows: of_tags(gold, found)
+        return tag_scores(gold, found)
     if task in CHOICE_READERS:
-        return lambda gold, found, rows: {"accuracy": metrics.accuracy(gold, found)}
+        return {"accuracy": metrics.accuracy(gold, found)}
     if task == "ax":
-        return lambda gold, found, rows: diagnostic_scores(gold, found)
+        return diagnostic_scores(gold, found)
     if task in GLUE:
-        return lambda gold, found, rows: glue_scores(task, gold, found)
-    return lambda gold, found, rows: _table(gold, found, rows, classes)
-
-
-def _table(gold: list[Any], found: list[Any], rows: Sequence[dict[str, Any]], classes: Sequence[str]) -> Scores:
-    """A label that is a list stands for several, and a number for a number."""
+        return glue_scores(task, gold, found)
     if not isinstance(gold[0], str | list):
         return table_scores("number", gold, found)
     chances = [row.get("probabilities", {}) for row in rows]

@@ -635,7 +635,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/evaluation/predictions.py",
-        "flags_of(gold, found, {*classes, *named})",
+        "flags_of(gold, found, {*classes, *itertools.chain(*chances)})",
         "flags_of(gold, found)",
         "macro_f1 is the mean over the labels that occur",
         (f"{OF_TASKS}::test_macro_f1_of_several_labels_is_scikit_learns_where_a_label_occurs_in_neither",),
