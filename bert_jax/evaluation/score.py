@@ -288,7 +288,8 @@ def word_scores(gold: Tags, found: Tags) -> Scores:
         ValueError: the numbers of sentences differ, or those of labels in a sentence; UserError: there are no words.
     """
     pairs = [pair for sides in zip(gold, found, strict=True) for pair in zip(*sides, strict=True)]
-    ids = {label: id for id, label in enumerate({label for pair in pairs for label in pair})}
+    # In a fixed order: that of a set differs between processes, and with it the last digit of the mean over classes.
+    ids = {label: id for id, label in enumerate(dict.fromkeys(itertools.chain.from_iterable(pairs)))}
     labels, predictions = ([ids[pair[side]] for pair in pairs] for side in (0, 1))
     return {"accuracy": metrics.accuracy(labels, predictions), "macro_f1": metrics.f1(labels, predictions, "macro")}
 

@@ -1,6 +1,9 @@
 """Labels of single words, such as parts of speech, are scored as scikit-learn scores classes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,24 @@ def by_scikit_learn(gold: Tags, found: Tags) -> dict[str, float]:
 def test_scores_are_scikit_learn_s():
     for seed in range(50):
         assert word_scores(*random_tags(seed)) == pytest.approx(by_scikit_learn(*random_tags(seed)))
+
+
+@pytest.mark.slow
+def test_scores_have_the_same_last_digit_in_every_process():
+    code = """
+import random
+from bert_jax.evaluation.score import word_scores
+draw = random.Random(0)
+gold = [draw.choice("ABCDEFGHI") for _ in range(200)]
+print(word_scores([gold], [[tag if draw.random() < 0.7 else draw.choice("ABCDEFGHI") for tag in gold]]))
+"""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "3")
+    }
+    assert len(told) == 1
 
 
 def conllu(tags: Tags) -> str:
