@@ -373,15 +373,15 @@ def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
         labels, predictions: class names or ids, [N]; for STS-B numbers, [N].
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
-    if not GLUE[task].labels:
+    metric, names = GLUE[task].metric, GLUE[task].labels
+    if not names:
         return {"spearman": metrics.spearman(gold, found), "pearson": metrics.pearson(gold, found)}
-    of: dict[str, Callable[[], float]] = {
-        "matthews_correlation": lambda: metrics.matthews_correlation(gold, found),
-        "f1": lambda: metrics.f1(gold, found, positive=GLUE[task].labels[1] if gold.dtype.kind == "U" else 1),
-        "accuracy": lambda: metrics.accuracy(gold, found),
-    }
-    names = ("f1", "accuracy") if GLUE[task].metric == "f1" else (GLUE[task].metric,)
-    return {name: of[name]() for name in names}
+    if metric == "matthews_correlation":
+        return {metric: metrics.matthews_correlation(gold, found)}
+    accuracy = {"accuracy": metrics.accuracy(gold, found)}
+    if metric == "accuracy":
+        return accuracy
+    return {"f1": metrics.f1(gold, found, positive=names[1] if gold.dtype.kind == "U" else 1)} | accuracy
 
 
 def diagnostic_scores(labels: Any, predictions: Any) -> Scores:

@@ -95,8 +95,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/evaluation/score.py",
-        "positive=GLUE[task].labels[1] if",
-        "positive=GLUE[task].labels[0] if",
+        "positive=names[1] if",
+        "positive=names[0] if",
         "F1 of MRPC and QQP is that of the pairs that differ",
         ("tests/evaluation/test_score.py::test_glue",),
     ),
