@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
     first, header = _header(rows)
     if not header:
         raise UserError(f"{path}: is empty; expected a header with the names of the columns")
-    if twice := sorted({name for name in header if header.count(name) > 1}):
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise UserError(f"{path}, line {first}: the header has {quoted(twice[0])} twice")
     blank: list[int] = []
     for row in rows:
