@@ -12,12 +12,10 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import Encoded, best_windows, default_stride, windows
 from bert_jax.data.tasks.squad_form import FORM, answers_of, questions_of
-from bert_jax.data.tasks.tables import json_rows, valid_unicode
-from bert_jax.data.text.lines import read_lines
+from bert_jax.data.tasks.tables import ONE_PER_LINE, json_of_text, json_rows, valid_unicode
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import parse_json
 
 
 class Answer(NamedTuple):
@@ -61,8 +59,7 @@ def _articles(path: Path) -> Iterator[tuple[str, Any]]:
     if ".jsonl" in path.suffixes:
         yield from ((f"line {number}", row) for number, row in json_rows(path))
         return
-    text = "\n".join(line for _, line in read_lines(path))
-    articles = parse_json(text, path, "a file with one JSON object per line is named .jsonl")
+    articles = json_of_text(path, ONE_PER_LINE)
     articles = articles.get("data") if isinstance(articles, dict) else articles
     if not isinstance(articles, list):
         raise UserError(f'{path}: not in SQuAD\'s form; expected an object with a list "data"')

@@ -12,18 +12,19 @@ from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 from bert_jax.files import parse_json
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
+ONE_PER_LINE = "a file with one JSON object per line is named .jsonl"
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's name, before .gz or .zst."""
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix
 
 
 def format_of(path: Path) -> str:
-    """ "tsv", "csv", "jsonl" or "json", by the suffix before .gz or .zst.
-
-    Raises:
-        UserError: another suffix.
-    """
-    plain = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
-    if plain.suffix not in FORMATS:
+    """ "tsv", "csv", "jsonl" or "json", by `suffix_of`; UserError for another suffix."""
+    if (suffix := suffix_of(path)) not in FORMATS:
         raise UserError(f"{path}: expected a name that ends in {', '.join(FORMATS)} (then perhaps .gz or .zst)")
-    return FORMATS[plain.suffix]
+    return FORMATS[suffix]
 
 
 def has_header(path: Path) -> bool:
@@ -92,9 +93,9 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
             yield number, value
 
 
-def json_of_text(path: Path) -> Any:
-    """A whole JSON file, plain, gzip or zstd."""
-    return parse_json(_whole(path), path)
+def json_of_text(path: Path, hint: str = "") -> Any:
+    """A whole JSON file, plain, gzip or zstd; `hint` as in `parse_json`."""
+    return parse_json(_whole(path), path, hint)
 
 
 def _whole(path: Path) -> str:
@@ -108,7 +109,7 @@ def _objects_of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         UserError: not a list of objects.
     """
     text = _whole(path)
-    values = parse_json(text, path, "a file with one JSON object per line is named .jsonl")
+    values = parse_json(text, path, ONE_PER_LINE)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise UserError(f"{path}: expected a JSON list of objects (or one object per line, named .jsonl)")
     skip, line, seen, end = json.JSONDecoder().raw_decode, 1, 0, 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tasks.tables import named_rows, valid_unicode
+from bert_jax.data.tasks.tables import named_rows, suffix_of, valid_unicode
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 
@@ -154,7 +154,7 @@ def read_pos(path: Path, *, tagged: bool = True, wrong: Wrong = refuse) -> Itera
 
 def has_rows(path: Path) -> bool:
     """Whether a file has JSON objects, one per sentence, by its name."""
-    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix in (".jsonl", ".json")
+    return suffix_of(path) in (".jsonl", ".json")
 
 
 def rows_have_tags(path: Path) -> bool:

@@ -78,8 +78,8 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
 
 
 def test_a_table_of_very_many_columns_is_read_in_one_pass(tmp_path):
-    """To look for each of so many names among all of them would take an hour."""
-    names = [f"c{number}" for number in range(200_000)]
+    """To look for each of so many names among all of them would take most of an hour."""
+    names = [f"c{number}" for number in range(100_000)]
     path = write(tmp_path / "a.tsv", "\t".join(names) + "\n" + "\t".join(names) + "\n")
     (example,) = read_table(path, Columns("c7", label=None))
     assert example.text == "c7"
