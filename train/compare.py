@@ -280,8 +280,8 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         if run.final.get("best") and run.final.get(by) is not None:
             at = run.final[by] / scale
             score.plot(at, run.score_of(run.final), "*", color=style["color"], markeredgecolor="black", markersize=13)
-    _baselines(loss, [(run, run.final.get("unigram_loss")) for run in runs])
-    _baselines(score, [(run, run.baseline_of(run.final)) for run in runs])
+    _baselines(loss, [run.final.get("unigram_loss") for run in runs])
+    _baselines(score, [run.baseline_of(run.final) for run in runs])
     metrics = " / ".join(dict.fromkeys(run.metric.replace("mlm", "masked LM").replace("_", " ") for run in runs))
     loss.set_title("masked LM loss (nats per masked token)" if runs[0].task is None else "loss")
     score.set_title(f"held-out {metrics}{' (percent)' if in_percent else ''}")
@@ -303,9 +303,9 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
     return figure
 
 
-def _baselines(axes, values: list[tuple[RunToCompare, float | None]]) -> None:
-    """One gray line if the runs share their baseline, else one in the colour of each."""
-    known = [(number, value) for number, (_, value) in enumerate(values) if value is not None]
+def _baselines(axes, values: list[float | None]) -> None:
+    """One gray line if the runs share their baseline, else one in the colour of each; `values`: an entry per run."""
+    known = [(number, value) for number, value in enumerate(values) if value is not None]
     same = len({round(value, 2) for _, value in known}) == 1
     for number, value in known[:1] if same else known:
         colour = "gray" if same else f"C{number % 10}"
