@@ -30,7 +30,7 @@ from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 from train.run.log.curves import SCORES, has_glyphs, png
-from train.run.log.run_log import clock
+from train.run.log.run_log import clock, score_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -334,18 +334,14 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         cells = [f"{row['step']:,}", "" if row["tokens"] is None else f"{row['tokens']:,}"]
         cells += ["" if row[name] is None else clock(row[name]) for name in ("seconds", "cpu_seconds")]
-        cells += ["" if row["evaluated at"] is None else f"{row['evaluated at']:,}", _figure(row["loss"])]
+        cells += ["" if row["evaluated at"] is None else f"{row['evaluated at']:,}", score_text(row["loss"])]
         if pretraining:
-            cells += [_figure(row["unigram_loss"]), _figure(row["score"]), _figure(row["nsp_accuracy"])]
-            cells += [_figure(row["blimp_accuracy"])] if has_pairs else []
+            cells += [score_text(row["unigram_loss"]), score_text(row["score"]), score_text(row["nsp_accuracy"])]
+            cells += [score_text(row["blimp_accuracy"])] if has_pairs else []
         else:
-            cells += [_figure(row["score"]), row["metric"], _figure(row["baseline"])]
+            cells += [score_text(row["score"]), row["metric"], score_text(row["baseline"])]
         table.add_row(row["run"], *cells)
     return table
-
-
-def _figure(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"
 
 
 @keeps_nothing

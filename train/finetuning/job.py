@@ -30,7 +30,7 @@ from bert_jax.training.schedules import make_schedule, schedule_numbers
 from bert_jax.training.sharding import batch_shardings, check_sizes, to_host
 from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.report import score_text, write_report
+from train.finetuning.report import write_report
 from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData, files_of, is_prediction
 from train.run.adopted import place_on_mesh
@@ -38,6 +38,7 @@ from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE
 from train.run.job import Log, ModelJob, prefetched_batches
+from train.run.log.run_log import score_text
 
 _Found = tuple[Outputs, float | None]
 _with_rates = remember(with_rates)

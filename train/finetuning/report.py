@@ -1,6 +1,5 @@
 """`report/` of a fine-tuning run: the scores, confusion matrices, and the worst mistakes with their text."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,6 +12,7 @@ from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
 from train.run.log.curves import has_glyphs
+from train.run.log.run_log import score_text
 
 LEGIBLE = 30  # the most counts in a row, or characters in a name, that are legible
 _NAMED = 90  # the most names that are legible on an axis
@@ -139,11 +139,6 @@ class _Counts(NamedTuple):
     columns: list[str]
     counts: np.ndarray
     corner: str = "label \\ prediction"
-
-
-def score_text(value: float | None) -> str:
-    """A score for people; "none" for NaN."""
-    return f"{value:.4f}" if value is not None and math.isfinite(value) else "none"
 
 
 def _evaluations_table(rows: Sequence[Mapping[str, Any]], metric: str, best_step: int | None) -> list[str]:

@@ -38,6 +38,7 @@ from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
 from train.run.log.curves import has_glyphs
+from train.run.log.run_log import score_text
 
 
 class Run(NamedTuple):
@@ -288,9 +289,9 @@ def write_sweep(
     if not run.is_remote:
         _draw(run, facts)
     overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])
-    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_number(best[winner])}"
+    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {score_text(best[winner])}"
     return (
-        f"{metric} of {len(runs)} runs (baseline {_number(baseline)}): {overall}; {_reasons(facts)}; "
+        f"{metric} of {len(runs)} runs (baseline {score_text(baseline)}): {overall}; {_reasons(facts)}; "
         f"the best is {winning}; its model is in {run.export}"
     )
 
@@ -352,12 +353,8 @@ def _reasons(facts: dict[str, Any]) -> str:
     return f"{counts.total()} failed" + (f" ({why})" if why else "")
 
 
-def _number(score: float | None) -> str:
-    return "none" if score is None else f"{score:.4f}"
-
-
 def _spread(rate: dict[str, Any]) -> str:
-    return f"{_number(rate['mean'])} ± {_number(rate['standard_deviation'])}"
+    return f"{score_text(rate['mean'])} ± {score_text(rate['standard_deviation'])}"
 
 
 def _page(facts: dict[str, Any]) -> str:
@@ -366,7 +363,7 @@ def _page(facts: dict[str, Any]) -> str:
         "",
         f"{facts['metric']}, mean ± standard deviation over each run's best evaluation. {_reasons(facts)}.",
         "",
-        f"Baseline ({facts['baseline']['what']}): {_number(facts['baseline'][facts['metric']])}.",
+        f"Baseline ({facts['baseline']['what']}): {score_text(facts['baseline'][facts['metric']])}.",
         "",
         f"| learning rate | {facts['metric']} | runs | failed |",
         "|---:|---:|---:|---:|",
@@ -375,8 +372,8 @@ def _page(facts: dict[str, Any]) -> str:
         "| seed | learning rate | best | at step | last | note |",
         "|---:|---:|---:|---:|---:|---|",
         *(
-            f"| {one['seed']} | {one['learning_rate']:g} | {_number(one['best'])} | {one['best_step'] or ''} | "
-            f"{_number(one['last'])} | {_mark(facts, one)} |"
+            f"| {one['seed']} | {one['learning_rate']:g} | {score_text(one['best'])} | {one['best_step'] or ''} | "
+            f"{score_text(one['last'])} | {_mark(facts, one)} |"
             for one in facts["runs"]
         ),
     ]

@@ -28,6 +28,7 @@ from train.run.directory import RunDirectory, refuse_changes
 from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.log.curves import png
+from train.run.log.run_log import score_text
 
 RECORD = "sweep.json"
 _WHY_OUT = {EXIT_NOT_FINITE: "not finite", EXIT_HOPELESS: "hopeless"}
@@ -255,7 +256,7 @@ class _Sweep:
             if one.ended == "done":  # with stop_after the phases' steps are only the most
                 at = next((row["step"] for row in reversed(_rows(self._launches[one.name].run))), at)
             loss = one.losses[-1] if one.losses else None
-            cells = (*one.fields.values(), _figure(loss), "" if at is None else f"{at:,}", one.ended or "")
+            cells = (*one.fields.values(), score_text(loss), "" if at is None else f"{at:,}", one.ended or "")
             lines.append(f"| {' | '.join(cells)} |")
         if len(values.get("seed", ())) > 1:
             lines += ["", *_over_seeds(self._members, [name for name in values if name != "seed"])]
@@ -297,10 +298,6 @@ def _rank(loss: float | None) -> float:
     return math.inf if loss is None else loss
 
 
-def _figure(loss: float | None) -> str:
-    return "none" if loss is None else f"{loss:.4f}"
-
-
 def mean_and_error(losses: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, the deviation with n - 1 over the root of n; NaN for the error of one."""
     found = np.array(losses, np.float64)
@@ -318,7 +315,7 @@ def _over_seeds(members: list[Member], others: list[str]) -> list[str]:
         f"| {' | '.join((*others, 'mean', 'standard error', 'seeds'))} |",
         f"|{'---|' * len(others)}---:|---:|---:|",
         *(
-            f"| {' | '.join((*key, f'{mean:.4f}', 'none' if math.isnan(error) else f'{error:.4f}', str(count)))} |"
+            f"| {' | '.join((*key, score_text(mean), score_text(error), str(count)))} |"
             for key, mean, error, count in sorted(rows, key=lambda row: row[1])
         ),
     ]

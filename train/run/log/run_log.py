@@ -254,6 +254,11 @@ def _as_text(name: str, value: float) -> str:
     return f"{name} {value:,.4g}"
 
 
+def score_text(value: float | None) -> str:
+    """A score for people; "none" for NaN or without one."""
+    return f"{value:.4f}" if value is not None and math.isfinite(value) else "none"
+
+
 def clock(seconds: float) -> str:
     """Hours, minutes and seconds: 3:08:15."""
     if not math.isfinite(seconds):
