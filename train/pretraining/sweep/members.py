@@ -56,6 +56,11 @@ class Member:
     losses: list[float | None] = field(default_factory=list)
     ended: str | None = None
 
+    @property
+    def loss(self) -> float | None:
+        """Held-out loss at the end of the last leg so far."""
+        return self.losses[-1] if self.losses else None
+
 
 def take_sweep(argv: Sequence[str]) -> tuple[SweepWords | None, list[str]]:
     """The words of a sweep, None without `sweep=`, and the other words.

@@ -129,13 +129,12 @@ class _Sweep:
         self._legs = {member.name: steps for member, steps in zip(members, legs, strict=True)}
 
     def train(self, values: dict[str, list[str]]) -> int:
-        together = self._together
         self._rule: dict[str, Any] = {
             "sweep": values,
             "halving": None if self._halving is None else [self._halving.eta, *self._halving.shares],
             "rungs": None if self._halving is None else self._legs,  # they follow from eval_every and phases too
-            "sweep_in": "turn" if together is None else "together",
-            "merge": together is not None and together.keywords["merge"],
+            "sweep_in": "turn" if self._together is None else "together",
+            "merge": self._together is not None and self._together.keywords["merge"],
         }
         self._take_up()
         if self._together is not None and not all(one.ended for one in self._members):
@@ -246,7 +245,7 @@ class _Sweep:
 
     def _report(self, values: dict[str, list[str]]) -> None:
         """Writes sweep.md and sweep.png, and prints the table."""
-        members = sorted(self._members, key=lambda one: (-len(one.losses), _rank(next(iter(one.losses[-1:]), None))))
+        members = sorted(self._members, key=lambda one: (-len(one.losses), _rank(one.loss)))
         lines = [
             f"| {' | '.join(values)} | held-out loss | at step | |",
             f"|{'---|' * len(values)}---:|---:|---|",
@@ -255,15 +254,14 @@ class _Sweep:
             at = self._legs[one.name][len(one.losses) - 1] if one.losses else None
             if one.ended == "done":  # with stop_after the phases' steps are only the most
                 at = next((row["step"] for row in reversed(_rows(self._launches[one.name].run))), at)
-            loss = one.losses[-1] if one.losses else None
-            cells = (*one.fields.values(), score_text(loss), "" if at is None else f"{at:,}", one.ended or "")
+            cells = (*one.fields.values(), score_text(one.loss), "" if at is None else f"{at:,}", one.ended or "")
             lines.append(f"| {' | '.join(cells)} |")
         if len(values.get("seed", ())) > 1:
             lines += ["", *_over_seeds(self._members, [name for name in values if name != "seed"])]
         if (average := self._loss_of_average()) is not None:
             lines += ["", f"The average of the members' weights, in export/: {average:.4f}"]
-        runs = [read_run(self._launches[one.name].run) for one in self._members if _rows(self._launches[one.name].run)]
-        runs = [dataclasses.replace(run, name=run.path.name) for run in runs]
+        paths = [self._launches[one.name].run for one in self._members]
+        runs = [dataclasses.replace(read_run(path), name=epath.Path(path).name) for path in paths if _rows(path)]
         lines += [line for note in (differences(runs) if runs else ()) for line in ("", f"Note: {note}")]
         table = "\n".join(lines)
         print(table, file=sys.stderr)
@@ -308,7 +306,7 @@ def _over_seeds(members: list[Member], others: list[str]) -> list[str]:
     """The table of means over the seeds of the members that were trained to the end."""
     groups: dict[tuple[str, ...], list[float]] = {}
     for one in members:
-        if one.ended == "done" and (loss := one.losses[-1]) is not None:
+        if one.ended == "done" and (loss := one.loss) is not None:
             groups.setdefault(tuple(one.fields[name] for name in others), []).append(loss)
     rows = [(key, *mean_and_error(losses), len(losses)) for key, losses in groups.items()]
     return [
