@@ -170,8 +170,7 @@ class AnswerTask:
             )
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        ids = [question.id for question in split.examples]
-        answers = dict(zip(ids, self._answers(split, outputs), strict=True))
+        answers = self._by_id(split, outputs)
         return self._scores(
             split,
             {id: answer.text(self._threshold) for id, answer in answers.items()},
@@ -209,6 +208,9 @@ class AnswerTask:
             self._last = outputs, found
         return self._last[1]
 
+    def _by_id(self, split: Split, outputs: Outputs) -> dict[str, Answers]:
+        return {q.id: found for q, found in zip(split.examples, self._answers(split, outputs), strict=True)}
+
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         """Predicted texts; "" if no answer scores higher, even in a set where all questions have answers."""
         return [answer.text(self._config.null_threshold) for answer in self._answers(split, outputs)]
@@ -228,17 +230,13 @@ class AnswerTask:
         return rows
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
-        answers = self._answers(split, outputs)
-        ids = [question.id for question in split.examples]
+        answers = self._by_id(split, outputs)
         files: dict[str, Any] = {
-            "predictions": {id: answer.text(self._threshold) for id, answer in zip(ids, answers, strict=True)},
-            "nbest_predictions": {
-                id: _listed(answer, self._null_answers) for id, answer in zip(ids, answers, strict=True)
-            },
+            "predictions": {id: answer.text(self._threshold) for id, answer in answers.items()},
+            "nbest_predictions": {id: _listed(answer, self._null_answers) for id, answer in answers.items()},
         }
         if self._null_answers:
-            odds = {id: answer.no_answer_score for id, answer in zip(ids, answers, strict=True)}
-            files["null_odds"] = {id: _finite(score) for id, score in odds.items()}
+            files["null_odds"] = {id: _finite(answer.no_answer_score) for id, answer in answers.items()}
         written = []
         for name, content in files.items():
             written.append(folder / f"{split.name}-{name}.json")
@@ -249,28 +247,30 @@ class AnswerTask:
         found = []
         for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
             said = answer.text(self._threshold)
-            gold = [a.text for a in question.answers] or [""]
-            score = max(self._rules.f1(said, text) for text in gold)
-            if score < 1:
+            if (score := self._f1(question, said)) < 1:
                 best = answer.candidates[0] if answer.candidates else None
                 found.append(
                     {
                         "id": question.id,
                         "text": question.question,
                         "context": _around(question.context, best.start if best else 0),
-                        "label": " | ".join(dict.fromkeys(gold)),
+                        "label": " | ".join(dict.fromkeys(right.text for right in question.answers)),
                         "prediction": said,
                         "loss": 1 - score,
                     }
                 )
         return sorted(found, key=lambda one: -one["loss"])
 
+    def _f1(self, question: PassageQuestion, said: str) -> float:
+        """F1 of a predicted text and the nearest right answer, which is "" if there is none."""
+        return max(self._rules.f1(said, text) for text in [a.text for a in question.answers] or [""])
+
     def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
         """Questions whose predicted answer shares no word with a right one, in the order of the file."""
         found = []
         for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
             said = answer.text(self._threshold)
-            if max(self._rules.f1(said, text) for text in [a.text for a in question.answers] or [""]) > 0:
+            if self._f1(question, said) > 0:
                 continue
             right = tuple(Span(a.start, a.start + len(a.text)) for a in question.answers[:1])
             best = (Span(answer.candidates[0].start, answer.candidates[0].end),) if said else ()
