@@ -108,17 +108,13 @@ class ChoiceTask:
         gold, found = split.encoded.targets["labels"], _chosen(split, outputs)
         logits = _logits(split, outputs)
         losses = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]
-        return [
-            {
-                "line": question.line,
-                "text": question.first[0],
-                "label": question.second[gold[number]],
-                "prediction": question.second[found[number]],
-                "loss": float(losses[number]),
-            }
-            for number in sorted(np.flatnonzero(gold != found), key=lambda number: -losses[number])
-            for question in [split.examples[number]]
-        ]
+        rows = []
+        for number in sorted(np.flatnonzero(gold != found), key=lambda number: -losses[number]):
+            question = split.examples[number]
+            label, prediction = question.second[gold[number]], question.second[found[number]]
+            row = {"line": question.line, "text": question.first[0], "label": label, "prediction": prediction}
+            rows.append(row | {"loss": float(losses[number])})
+        return rows
 
 
 def _logits(split: Split, outputs: Outputs) -> np.ndarray:

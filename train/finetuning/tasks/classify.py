@@ -111,12 +111,10 @@ class ClassifyTask:
         self.labels = self._labels(examples, files.train)
         for path, some in sources[1:]:  # so that an error about an unknown label names the right file
             self._targets(path, some)
-        rare_together = layout.kind != "class"
         if layout.kind == "number" and layout.own:
             warn_of_scale(np.array([example.label for example in examples], np.float64), files.train)
-        train, held = with_held_out(
-            config, examples, class_of(layout.kind, examples, share_of(config.dev)), rare_together=rare_together
-        )
+        group_of = class_of(layout.kind, examples, share_of(config.dev))
+        train, held = with_held_out(config, examples, group_of, rare_together=layout.kind != "class")
         self.problem_type = {
             "class": "single_label_classification",
             "classes": "multi_label_classification",
@@ -124,8 +122,8 @@ class ClassifyTask:
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
         if layout.kind == "classes" and not (learnt := self.train.targets["labels"].any(axis=0)).all():
-            rare = some_of([self.labels[number] for number in np.flatnonzero(~learnt)])
-            logger.warning("dev=%s holds out every example of %s, which is not learnt", config.dev, rare)
+            lost = some_of(self._chosen(~learnt))
+            logger.warning("dev=%s holds out every example of %s, which is not learnt", config.dev, lost)
         self.trained_on = (files.train, *files.more)
         self.objective = self._objective(config)
         read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)
@@ -226,8 +224,11 @@ class ClassifyTask:
         if self._layout.kind == "class":
             return self.labels[int(prediction)]
         if self._layout.kind == "classes":
-            return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
+            return "|".join(self._chosen(prediction))
         return np.format_float_positional(prediction, trim="-")  # the fewest digits that identify it
+
+    def _chosen(self, flags_C: Any) -> list[str]:
+        return [self.labels[number] for number in np.flatnonzero(flags_C)]
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [self._as_text(found) for found in self._predictions(outputs)]
@@ -263,15 +264,13 @@ class ClassifyTask:
 
     def _as_json(self, prediction: Any) -> str | list[str] | float:
         if self._layout.kind == "classes":
-            return [name for name, chosen in zip(self.labels, prediction, strict=True) if chosen]
+            return self._chosen(prediction)
         text = self._as_text(prediction)
         return float(text) if self._layout.kind == "number" else text
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
-        rows = [
-            (example.id, self._as_text(found))
-            for example, found in zip(split.examples, self._predictions(outputs), strict=True)
-        ]
+        ids = [example.id for example in split.examples]
+        rows = zip(ids, self.decisions(split, outputs), strict=True)
         path = folder / self._layout.submissions.get(split.name, f"{split.name}-predictions.csv")
         with open(path, "w", encoding="utf-8", newline="") as file:
             if path.suffix == ".tsv":  # ids and labels of GLUE hold neither tabs nor quotes
@@ -287,17 +286,15 @@ class ClassifyTask:
         gold, found = self._gold(split), self._predictions(outputs)
         losses = _surprise(self._layout.kind, outputs["logits"].astype(np.float64), gold)
         wrong = np.arange(len(gold)) if self._layout.kind == "number" else np.flatnonzero(_differ(gold, found))
-        return [
-            {
-                "line": split.examples[number].line,
-                "text": split.examples[number].text,
-                **({} if split.examples[number].pair is None else {"pair": split.examples[number].pair}),
-                "label": self._as_text(gold[number]),
-                "prediction": self._as_text(found[number]),
-                "loss": float(losses[number]),
-            }
-            for number in sorted(wrong, key=lambda number: -losses[number])
-        ]
+        rows = []
+        for number in sorted(wrong, key=lambda number: -losses[number]):
+            example = split.examples[number]
+            row = {"line": example.line, "text": example.text}
+            if example.pair is not None:
+                row["pair"] = example.pair
+            row |= {"label": self._as_text(gold[number]), "prediction": self._as_text(found[number])}
+            rows.append(row | {"loss": float(losses[number])})
+        return rows
 
 
 def glue_layout(task: str) -> Layout:
