@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_json
+from train.run.log.meter import Spent
 from train.run.log.outlet import Outlet
 
 _PROJECT = "bert_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
@@ -80,9 +81,8 @@ class Tracker:
 
         Folders and labels, which are parts of names, may have characters that a service refuses.
         """
-        spent = ("tokens", "seconds", "cpu_seconds")
         values = {
-            name if name in spent else f"{kind}/{_REFUSED.sub('_', name)}": float(value)
+            name if name in Spent._fields else f"{kind}/{_REFUSED.sub('_', name)}": float(value)
             for name, value in row.items()
             if isinstance(value, int | float) and name != "step"
         }
