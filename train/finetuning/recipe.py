@@ -123,23 +123,20 @@ class FinetuneConfig(ShownConfig):
     budgets: Budgets = field(default_factory=Budgets)
 
     def __post_init__(self):
-        if self.kind not in ("class", "classes", "number"):
-            raise UserError(f"kind: found {self.kind!r}; expected class, classes or number")
+        _check(self.kind in ("class", "classes", "number"), "kind", repr(self.kind), "class, classes or number")
         for name in ("max_length", "max_question_length", "max_answer_length", "batch", "eval_batch"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(self.stride is None or self.stride >= 1, "stride", self.stride, "at least 1")
         check_profile(self.profile)
-        if self.pad not in ("few", "max"):
-            raise UserError(f"pad: found {self.pad!r}; expected few or max")
+        _check(self.pad in ("few", "max"), "pad", repr(self.pad), "few or max")
         rates = self.learning_rates
-        if not isinstance(rates, tuple) or not all(is_number(rate) and rate >= 0 for rate in rates):
-            raise UserError(f"learning_rates: found {rates!r}; expected numbers as in (2e-5,3e-5)")
-        if len(set(rates)) < len(rates):
-            raise UserError(f"learning_rates: found {rates!r}; expected rates that all differ")
-        if (self.seeds > 1 or self.learning_rates) and self.early_stop:
+        are_rates = isinstance(rates, tuple) and all(is_number(rate) and rate >= 0 for rate in rates)
+        _check(are_rates, "learning_rates", repr(rates), "numbers as in (2e-5,3e-5)")
+        _check(len(set(rates)) == len(rates), "learning_rates", repr(rates), "rates that all differ")
+        if self.is_sweep and self.early_stop:
             raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
         for name in ("fsdp", "tensor", "zero"):
-            if (self.seeds > 1 or self.learning_rates) and (size := getattr(self.mesh, name)) != 1:
+            if self.is_sweep and (size := getattr(self.mesh, name)) != 1:
                 raise UserError(
                     f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; "
                     "leave it out"
@@ -154,6 +151,11 @@ class FinetuneConfig(ShownConfig):
         _check(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "at least 0 and below 1")
         _check(self.keep >= 2, "keep", self.keep, "at least 2, so that a damaged checkpoint has one before it")
         _check(self.batch % self.accumulation == 0, "accumulation", self.accumulation, f"a divisor of {self.batch}")
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether many runs train in one program: for seeds > 1 or learning_rates."""
+        return self.seeds > 1 or bool(self.learning_rates)
 
     @property
     def total_steps(self) -> int:
