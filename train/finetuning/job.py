@@ -32,7 +32,7 @@ from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import write_report
 from train.finetuning.start import starting_parameters, upper_layers
-from train.finetuning.tasks.data import Outputs, Split, TaskData, files_of, is_prediction
+from train.finetuning.tasks.data import Outputs, Split, TaskData, files_of, is_prediction, scores_of
 from train.run.adopted import place_on_mesh
 from train.run.config import to_json
 from train.run.directory import RunDirectory
@@ -136,7 +136,8 @@ class FinetuningJob(ModelJob):
         found: dict[str, float] = {}
         outputs = {split.name: self.outputs(state.params, split) for split in self._task.evaluations}
         for split, prefix in _prefixes(self._task):
-            found |= {f"{prefix}{name}": value for name, value in self._scores(split, *outputs[split.name]).items()}
+            own = scores_of(self._task, split, *outputs[split.name])
+            found |= {f"{prefix}{name}": value for name, value in own.items()}
         scores = {name: value if math.isfinite(value) else None for name, value in found.items()}
         before = self._ranks_so_far()
         self._evaluations[step] = {"step": step} | scores
@@ -160,9 +161,6 @@ class FinetuningJob(ModelJob):
 
     def _ranks_so_far(self) -> list[tuple[float, float]]:
         return [rank_of(row, self._task.metric) for row in self._evaluations.values()]
-
-    def _scores(self, split: Split, outputs: Outputs, loss: float | None) -> dict[str, float]:
-        return ({} if loss is None else {"loss": loss}) | self._task.score(split, outputs)
 
     def outputs(self, params: Any, split: Split) -> _Found:
         """The model's outputs for each example of a file, and its loss there (None without labels)."""

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.evaluation import confusion_matrix
 from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
+from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData, scores_of
 from train.run.log.curves import has_glyphs
 from train.run.log.run_log import score_text
 
@@ -110,7 +110,7 @@ def write_report(
     page += [f"The baseline of each score: {task.baseline}.", ""]
     for split in labelled:
         found, loss = outputs[split.name]
-        scores[split.name] = ({} if loss is None else {"loss": loss}) | task.score(split, found)
+        scores[split.name] = scores_of(task, split, found, loss)
         baselines[split.name] = task.baseline_scores(split)
         mistakes = task.mistakes(split, found)
         lines = (json_text(mistake) + "\n" for mistake in mistakes)
@@ -145,7 +145,7 @@ def _evaluations_table(rows: Sequence[Mapping[str, Any]], metric: str, best_step
     """The evaluations during training, with a mark at the one that chose the model."""
     if not rows:
         return []
-    names = [name for name in dict.fromkeys((metric, "loss")) if name in rows[0]]
+    names = [name for name in (metric, "loss") if name in rows[0]]
     lines = [f"| step | {' | '.join(names)} | |", f"|---:|{'---:|' * len(names)}---|"]
     for row in rows:
         mark = "chosen" if row["step"] == best_step else ""

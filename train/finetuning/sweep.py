@@ -34,7 +34,7 @@ from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rank_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import blank_figure
-from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.finetuning.tasks.data import Outputs, Split, TaskData, scores_of
 from train.run.directory import RunDirectory
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
 from train.run.log.curves import has_glyphs
@@ -150,7 +150,7 @@ class SweepJob(Untimed):
         split = self._task.evaluations[0]
         scores, constant = [], []
         for one in self._collected(state.params, split):
-            found = ({} if one.loss is None else {"loss": one.loss}) | self._task.score(split, one.outputs)
+            found = scores_of(self._task, split, one.outputs, one.loss)
             scores.append({name: value if math.isfinite(value) else None for name, value in found.items()})
             constant.append(says_one_thing(self._task, split, one.outputs))
         not_finite = self._gone_bad(to_host(state.skipped_in_a_row)).tolist()

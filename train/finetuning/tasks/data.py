@@ -129,6 +129,11 @@ class TaskData(Protocol):
         ...
 
 
+def scores_of(task: TaskData, split: Split, outputs: Outputs, loss: float | None) -> Scores:
+    """The loss, unless it is None, and the scores of a labelled file."""
+    return ({} if loss is None else {"loss": loss}) | task.score(split, outputs)
+
+
 class TaskFile(NamedTuple):
     """A file of a task, and the field of the config that may name it: "train", "dev" or "test"."""
 
