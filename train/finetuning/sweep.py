@@ -60,8 +60,6 @@ class SweepJob(Untimed):
     It writes the best model of all to export/, and each run's scores to runs.jsonl, sweep.json, sweep.md and runs.png.
     """
 
-    rollbacks = 0
-
     def __init__(self, alone: FinetuningJob, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
         """`alone`: the job of a single run of the task; it writes the best model's predictions and report.
 

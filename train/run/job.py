@@ -113,9 +113,10 @@ LOOK_EVERY = 10
 
 
 class Untimed:
-    """A base class of jobs whose number of steps does not depend on the time that they take."""
+    """A base class of jobs whose number of steps does not depend on the time that they take, and without rollbacks."""
 
     config: Any
+    rollbacks = 0
     seconds_at_most = math.inf
 
     @property
@@ -132,8 +133,6 @@ class Untimed:
 
 class ModelJob(Untimed):
     """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
-
-    rollbacks = 0
 
     def __init__(
         self,

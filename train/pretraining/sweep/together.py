@@ -144,8 +144,6 @@ class TogetherJob(Untimed):
     closes the members' logs.
     """
 
-    rollbacks = 0
-
     def __init__(self, members: Mapping[str, tuple[PretrainingJob, RunDirectory]], export: Path | None):
         """
         Args:
