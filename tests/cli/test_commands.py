@@ -145,6 +145,14 @@ def test_convert_cuts_large_weights(export, tmp_path):
     assert len(list((tmp_path / "x").glob("model-*.safetensors"))) > 2
 
 
+def test_a_fine_tuning_run_is_one_without_its_checkpoints_too(run, export, tmp_path, capsys):
+    config = json.loads((run / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"task": "classify", "model": config["model"]}))
+    shutil.copytree(export, tmp_path / "export")
+    found = json.loads(output(capsys, "info", str(tmp_path), "--json"))
+    assert (found["kind"], found["step"], found["steps"]) == ("run", 30, [])
+
+
 def test_info_is_the_same_for_a_run_and_its_export(run, export, capsys, params):
     ours, theirs = (json.loads(output(capsys, "info", str(source), "--json")) for source in (run, export))
     for name in ("config", "step", "parameters", "sha256", "verified", "tree", "head"):

@@ -92,7 +92,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         with open_weights(read.folder, config.model_type) as tensors:
             verified = tensors.verify()
     return {
-        "kind": "run" if steps else "folder",
+        "kind": "run" if opened.is_run else "folder",
         "path": str(source),
         "published": opened.published,
         "head": report.head,
