@@ -140,7 +140,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
     kind = {"run": "run directory", "folder": "folder"}[found["kind"]]
     facts = {
         "directory": f"{found['path']} ({kind})",
-        **({"published": found["published"]} if found["published"] else {}),
+        "published": found["published"],
         "model": f"{found['head']}: {_size(found['config'])}",
         "config": ", ".join(f"{name} {value}" for name, value in found["config"].items() if name not in _IN_SIZE),
         "step": _step(found),
@@ -149,14 +149,12 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "verified": _verified(found),
         "finite": "yes" if found["not_finite"] is None else f"NO: {found['not_finite']} has a NaN or an infinity",
         "tokenizer": _tokenizer(found["tokenizer"]),
-        **({"vectors": _vectors(found["vectors"])} if found["vectors"] else {}),
+        "vectors": found["vectors"] and _vectors(found["vectors"]),
         "runtime": f"{found['runtime']['name']}, {found['runtime']['dtype']} (what a pipeline takes on this machine)",
-        **({"time": _time(found["goodput"])} if found["goodput"] else {}),
+        "time": found["goodput"] and _time(found["goodput"]),
     }
-    for name in ("missing", "unexpected", "mismatched", "notes"):
-        if found[name]:
-            facts[name] = ", ".join(found[name])
-    lines = [f"{name:<12}{value}" for name, value in facts.items()]
+    facts |= {name: ", ".join(found[name]) for name in ("missing", "unexpected", "mismatched", "notes")}
+    lines = [f"{name:<12}{value}" for name, value in facts.items() if value]
     tree = {path: tuple(shape) for path, shape in found["tree"].items()}
     rows = [(path, str(list(shape))) for path, shape in (tree if every_layer else _folded(tree)).items()]
     width = max((len(path) for path, _ in rows), default=0)
