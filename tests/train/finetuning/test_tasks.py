@@ -225,6 +225,14 @@ def test_a_test_file_whose_labels_are_all_empty_has_none(tmp_path, kind: str):
             opened(train=train, dev=train, test=test, kind=kind)
 
 
+def test_only_dev_is_a_share(tmp_path):
+    """test=0.1 was passed over without a word, and so was a file whose name is a number."""
+    train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
+    for name in ("train", "test"):
+        with pytest.raises(UserError, match=rf"{name}: 0\.1: no such file"):
+            opened(**({"train": train, "dev": train} | {name: "0.1"}))
+
+
 def test_max_length_has_room_for_a_token_beside_the_special_ones(tmp_path):
     header = ("text", "answer", "label")
     pairs = write_csv(tmp_path / "pairs.csv", [("who", "ann", "good"), ("who", "bob", "bad")], header)

@@ -206,14 +206,6 @@ def find_file(folder: str, names: Iterable[str]) -> Path | None:
     return None
 
 
-def given_file(field: str, value: str) -> Path:
-    """The path of `field=value`; UserError if there is no such file."""
-    path = Path(value)
-    if not path.is_file():
-        raise UserError(f"{field}: {value}: {no_file(value)}")
-    return path
-
-
 def share_of(dev: str | None) -> float | None:
     """The number in `dev=0.1`; None if dev is a path or not given."""
     try:
@@ -252,8 +244,12 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 
     def looked_for(field: str, groups: Sequence[Sequence[str]]) -> tuple[tuple[str, Path], ...]:
         value = getattr(config, field)
+        if field == "dev" and share_of(value) is not None:
+            return ()
         if value is not None:
-            return () if share_of(value) is not None else ((field, given_file(field, value)),)
+            if not Path(value).is_file():
+                raise UserError(f"{field}: {value}: {no_file(value)}")
+            return ((field, Path(value)),)
         if config.data is None:
             return ()
         found = ((group[0], find_file(config.data, group)) for group in groups)
