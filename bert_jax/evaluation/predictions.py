@@ -146,10 +146,9 @@ def _labels_of(task: str) -> tuple[Callable[[Any], bool], str]:
         return lambda label: isinstance(label, list) and all(isinstance(tag, str) for tag in label), "lists of tags"
     if task in _MARKS["choices"]:
         return is_int, "numbers of choices"
-    names = PUBLISHED_TABLES[task].labels if task in PUBLISHED_TABLES else ()
-    names = GLUE["mnli" if task == "ax" else task].labels if task in GLUE or task == "ax" else names
-    if names:
-        return lambda label: label in names, ", ".join(names)
+    table = GLUE.get("mnli" if task == "ax" else task) or PUBLISHED_TABLES.get(task)
+    if table and table.labels:
+        return lambda label: label in table.labels, ", ".join(table.labels)
     if task == "classify":
         return lambda label: isinstance(label, str | list | int | float), "names, lists of names or numbers"
     return is_number, "numbers"
