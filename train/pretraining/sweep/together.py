@@ -47,8 +47,8 @@ def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
     Args:
         configs: name -> config of each member.
     """
-    first, *others = configs.values()
-    for name, config in zip(list(configs)[1:], others, strict=True):
+    first = next(iter(configs.values()))
+    for name, config in configs.items():
         differing = [one for one in differing_fields(to_json(first), to_json(config)) if one not in MAY_DIFFER]
         if differing:
             return f"member {name} differs in {differing[0]}; only {', '.join(MAY_DIFFER)} may differ in one program"
@@ -71,12 +71,12 @@ def in_one_program(words: SweepWords, configs: Mapping[str, PretrainConfig]) -> 
     Raises:
         UserError: the words ask for it, and it cannot be.
     """
-    if words.sweep_in == "auto" and words.merge is None:
-        return words.halving is None and why_not_together(configs) is None and pays(next(iter(configs.values())))
-    if words.sweep_in == "turn" and words.merge is not None:
-        raise UserError("merge: averages members of one program; say sweep_in=together")
-    if (words.sweep_in is None and words.merge is None) or words.sweep_in == "turn":
+    if words.merge is None and words.sweep_in in (None, "turn"):
         return False
+    if words.merge is None and words.sweep_in == "auto":
+        return words.halving is None and why_not_together(configs) is None and pays(next(iter(configs.values())))
+    if words.sweep_in == "turn":
+        raise UserError("merge: averages members of one program; say sweep_in=together")
     word = "sweep_in" if words.sweep_in == "together" else "merge"
     if words.halving is not None:
         raise UserError(f"{word}: halving stops members that train one after the other; leave one of the two out")
