@@ -303,8 +303,8 @@ def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[i
     def rank(at: tuple[int, int]) -> tuple[float, float]:
         return rank_of(history[at[0]]["scores"][at[1]], metric)
 
-    every = [(step, number) for step in sorted(history) for number in range(len(history[step]["scores"]))]
-    return max((at for at in every if numbers is None or at[1] in numbers), key=rank)  # the first of equal ones
+    numbers = range(len(next(iter(history.values()))["scores"])) if numbers is None else numbers
+    return max(((step, number) for step in sorted(history) for number in numbers), key=rank)  # the first of equal ones
 
 
 def rates_of(runs: list[Run]) -> list[float]:
