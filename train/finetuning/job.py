@@ -220,14 +220,14 @@ class FinetuningJob(ModelJob):
             self._run.write_folder(self._run.path / "report", report_on)
 
         on_first_process(write, errors=SHARED_ERRORS)
-        metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
+        metric, chosen = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
         if evaluations and all(row.get(metric) is None for row in evaluations):
             scored = self._task.evaluations[0].path
             log.say(
                 f"{metric} was never a number on {scored}, so the model of the lowest loss stands for the best; choose "
                 "by another score with metric=, or give a dev file whose labels differ"
             )
-        told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
+        told = f"{metric} {score_text(chosen.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
         log.say(
             f"the best model, of step {report.step:,} ({told}), is in {self._run.export}; its mistakes are in report/"
         )
