@@ -71,12 +71,7 @@ class RunLog:
         self._last_line = -math.inf
         self._progress = None
         if self._console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._progress = Progress(*columns, console=self._console)
             self._task = self._progress.add_task("training", total=total_steps, completed=start_step)
         self._tracker = Tracker(track, directory, config or {}, self.say) if track else None
