@@ -34,10 +34,9 @@ def find_in_data(data: DataEvidence, masking: dict[str, Any] | None, phases: Seq
     masking, phases: those of the run, as its config has them; masking None: the one that the data was prepared with.
     Data without a report, made by another program, is only checked for masks.
     """
-    rules = (
-        (_documents, _wrapped, _short_documents, _casing, _unknown_tokens, _duplicates, _overlap) if data.report else ()
-    )
-    found = [*(rule(data) for rule in rules), _masks(data, masking, phases)]
+    of_text = (_documents, _wrapped, _short_documents, _casing, _unknown_tokens, _duplicates, _overlap)
+    found = [rule(data) for rule in of_text] if data.report else []
+    found.append(_masks(data, masking, phases))
     return [finding for finding in found if finding]
 
 
@@ -242,12 +241,8 @@ def _prepare(data: DataEvidence, words: str = "", *, vocabulary: str | None = No
     usual |= {"dupe_factor": default_dupe_factor(objective)}
     given = {"objective": objective} | {name: settings.get(name, usual[name]) for name in _GIVEN if name not in without}
     same = [_option(name, value) for name, value in given.items() if value != usual[name]]
-    return " ".join(
-        filter(
-            None,
-            ("python -m train.prepare TEXT --output DATA", vocabulary, f"--max-seq-length {lengths}", *same, words),
-        )
-    )
+    parts = ("python -m train.prepare TEXT --output DATA", vocabulary, f"--max-seq-length {lengths}", *same, words)
+    return " ".join(filter(None, parts))
 
 
 # Of the settings in a manifest: options that say how the text was read and cut. Later words of a command replace them.
