@@ -269,7 +269,7 @@ def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
         gold, predicted: one sequence of tags per sentence; see `entities`.
 
     Returns:
-        "overall" (the counts of all types together), then each type, sorted.
+        "overall" (the counts of all types together), then each type, sorted; a type of that name has no row of its own.
 
     Raises:
         UserError: the numbers of sentences differ, or those of tags in a sentence.
@@ -289,7 +289,7 @@ def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
         right.update(entity.type for entity in set(gold_entities) & set(predicted_entities))
     scores = {"overall": _score(right.total(), predicted_counts.total(), gold_counts.total())}
     for type_ in sorted(gold_counts | predicted_counts):
-        scores[type_] = _score(right[type_], predicted_counts[type_], gold_counts[type_])
+        scores.setdefault(type_, _score(right[type_], predicted_counts[type_], gold_counts[type_]))
     return scores
 
 

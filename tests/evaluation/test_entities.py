@@ -143,3 +143,9 @@ def test_a_sentence_cut_short_is_an_error():
         entity_scores([["O", "O", "O"]], [["O", "O"]])
     with pytest.raises(UserError, match="1 sentences of gold tags and 2 of predicted tags"):
         entity_scores([["O"]], [["O"], ["O"]])
+
+
+def test_the_total_is_that_of_all_types_where_a_type_is_called_overall():
+    """Such as an aspect of a review."""
+    found = entity_scores([["B-overall", "B-food"]], [["B-overall", "O"]])
+    assert (found["overall"].phrases, found["overall"].found, found["overall"].correct) == (2, 1, 1)
