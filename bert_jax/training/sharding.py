@@ -252,8 +252,13 @@ def _without_fsdp(spec: P) -> P:
     return P(*(None if name == "fsdp" else name for name in spec))  # zero is 1 where this is used
 
 
-def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
-    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows."""
+def check_sizes(
+    config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1, name: str = "batch_size"
+) -> None:
+    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows.
+
+    `name`: of the field that has the batch size, for the message.
+    """
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
         fits = divisors_told(heads, mesh.size)
@@ -264,7 +269,7 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
         near = ", ".join(str(size) for size in (below, below + pieces) if size)
         zero = f"x zero={mesh.shape['zero']} " if mesh.shape["zero"] > 1 else ""
         raise UserError(
-            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
+            f"{name}={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
             f"x accumulation={accumulation} = {pieces} equal parts; nearest sizes that fit: {near}"
         )
 

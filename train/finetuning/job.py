@@ -52,8 +52,8 @@ class FinetuningJob(ModelJob):
         """`source`: the opened `init=`; None in a resumed run."""
         mesh = make_mesh(config.mesh)
         connect(mesh)
-        check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
-        check_sizes(config.model, mesh, batch_size=config.eval_batch)
+        check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation, name="batch")
+        check_sizes(config.model, mesh, batch_size=config.eval_batch, name="eval_batch")
         upper_layers(config)
         # So a run with another rate or length, or another task with as many labels, finds its programs in the cache.
         traced = config.optimizer.schedule != "stable"
