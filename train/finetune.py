@@ -76,7 +76,7 @@ def finetune_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
 
     config, task, tokenizer, source = prepared(run, launch)
     job = FinetuningJob(config, run, task, tokenizer, source)
-    if config.seeds > 1 or config.learning_rates:
+    if config.is_sweep:
         from train.finetuning.sweep import SweepJob
 
         job = SweepJob(job, run, task, tokenizer)

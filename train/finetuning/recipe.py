@@ -136,10 +136,10 @@ class FinetuneConfig(ShownConfig):
             raise UserError(f"learning_rates: found {rates!r}; expected numbers as in (2e-5,3e-5)")
         if len(set(rates)) < len(rates):
             raise UserError(f"learning_rates: found {rates!r}; expected rates that all differ")
-        if (self.seeds > 1 or self.learning_rates) and self.early_stop:
+        if self.is_sweep and self.early_stop:
             raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
         for name in ("fsdp", "tensor", "zero"):
-            if (self.seeds > 1 or self.learning_rates) and (size := getattr(self.mesh, name)) != 1:
+            if self.is_sweep and (size := getattr(self.mesh, name)) != 1:
                 raise UserError(
                     f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; "
                     "leave it out"
@@ -154,6 +154,11 @@ class FinetuneConfig(ShownConfig):
         _check(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "at least 0 and below 1")
         _check(self.keep >= 2, "keep", self.keep, "at least 2, so that a damaged checkpoint has one before it")
         _check(self.batch % self.accumulation == 0, "accumulation", self.accumulation, f"a divisor of {self.batch}")
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether several models are trained at once."""
+        return self.seeds > 1 or bool(self.learning_rates)
 
     @property
     def total_steps(self) -> int:
