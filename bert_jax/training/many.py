@@ -32,17 +32,24 @@ def runs_mesh(runs: int) -> Mesh:
     Raises:
         UserError: there are several processes, and their number does not divide that of the runs.
     """
-    own: dict[int, list[Any]] = {}
-    for device in jax.devices():
-        own.setdefault(device.process_index, []).append(device)
-    processes, fewest = len(own), min(map(len, own.values()))
-    count = next((n for n in range(fewest, 0, -1) if runs % (n * processes) == 0), None)
-    if count is None:
+    devices = even_devices(runs)
+    if not devices:
+        processes = jax.process_count()
         raise UserError(
             f"seeds, learning_rates: {runs} runs cannot be split over {processes} processes; expected a multiple of "
             f"{processes} runs, or one process with all the devices"
         )
-    return Mesh(np.array([device for some in own.values() for device in some[:count]]), (RUNS,))
+    return Mesh(np.array(devices), (RUNS,))
+
+
+def even_devices(count: int) -> list[Any]:
+    """The most devices, as many of each process, over which `count` can be split evenly; [] if there are none."""
+    own: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        own.setdefault(device.process_index, []).append(device)
+    processes, fewest = len(own), min(map(len, own.values()))
+    of_each = next((n for n in range(fewest, 0, -1) if count % (n * processes) == 0), 0)
+    return [device for some in own.values() for device in some[:of_each]]
 
 
 def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:

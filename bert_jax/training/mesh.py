@@ -66,6 +66,17 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = 
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def check_mesh(mesh: Mesh) -> None:
+    """Raises UserError unless the mesh has the axes `AXES`, of type Auto; those of `jax.make_mesh` are Explicit."""
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if any(types.get(axis) != AxisType.Auto for axis in AXES):
+        found = ", ".join(f"{axis} ({type_.name})" for axis, type_ in types.items())
+        raise UserError(
+            f"mesh: found the axes {found}; expected {', '.join(AXES)}, all of type Auto, as bert_jax.make_mesh makes "
+            "them"
+        )
+
+
 def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int, int]:
     """The sizes of `AXES` on `count` devices.
 

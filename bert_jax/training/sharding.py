@@ -18,7 +18,15 @@ from bert_jax.errors import UserError
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.losses import FusedLoss
 from bert_jax.runtime.remember import remember
-from bert_jax.training.mesh import BATCH_AXES, PIECES, batch_pieces, divisors_told, platform_of, splits_rows
+from bert_jax.training.mesh import (
+    BATCH_AXES,
+    PIECES,
+    batch_pieces,
+    check_mesh,
+    divisors_told,
+    platform_of,
+    splits_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,10 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """The tree of NamedShardings for a TrainState or any part of it (parameters alone, gradients, moments).
 
     `abstract_state` is a tree of arrays or ShapeDtypeStructs. An array of the optimizer's that is not shaped like its
-    parameter, such as Adafactor's mean over rows, is whole on every device. Raises the errors of `partition_spec`.
+    parameter, such as Adafactor's mean over rows, is whole on every device. Raises the errors of `partition_spec` and
+    of `check_mesh`.
     """
+    check_mesh(mesh)
     shapes = {path_string(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_state)}
 
     def of_leaf(path: Any, leaf: Any) -> NamedSharding:
@@ -252,8 +262,14 @@ def _without_fsdp(spec: P) -> P:
     return P(*(None if name == "fsdp" else name for name in spec))  # zero is 1 where this is used
 
 
-def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
-    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows."""
+def check_sizes(
+    config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1, name: str = "batch_size"
+) -> None:
+    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows.
+
+    Also if `check_mesh` does. `name`: of the field that has the batch size, for the message.
+    """
+    check_mesh(mesh)
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
         fits = divisors_told(heads, mesh.size)
@@ -264,7 +280,7 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
         near = ", ".join(str(size) for size in (below, below + pieces) if size)
         zero = f"x zero={mesh.shape['zero']} " if mesh.shape["zero"] > 1 else ""
         raise UserError(
-            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
+            f"{name}={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
             f"x accumulation={accumulation} = {pieces} equal parts; nearest sizes that fit: {near}"
         )
 

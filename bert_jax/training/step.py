@@ -296,8 +296,9 @@ def compile_train_step(
     """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
 
     On a mesh the partition table shards the state, the rows of the batch are split over data, fsdp and zero, key and
-    metrics are on every device, and activations are sharded like the batch. Raises UserError if a size does not divide;
-    the batch size is checked at tracing.
+    metrics are on every device, and activations are sharded like the batch. Raises UserError if the mesh is not of
+    `make_mesh`'s kind or does not divide a size of the model. The step raises UserError if `accumulation` does not
+    divide each device's rows; rows that the devices do not divide JAX refuses, with a ValueError.
 
     `objective`: an example of the objectives for which to compile, with arrays or their shapes. The step then takes the
     objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises

@@ -6,7 +6,11 @@ import pytest
 from jax.sharding import AxisType
 
 from bert_jax.errors import UserError
+from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.mesh import AXES, MeshConfig, make_mesh, on_slices
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
+from tests import tiny
 from tests.slices import devices_in_slices
 
 pytestmark = pytest.mark.eight_devices
@@ -70,3 +74,22 @@ def test_a_single_slice_is_placed_as_jax_places_it(sizes: tuple[int, int, int, i
 def test_zero_and_tensor_together_are_refused():
     with pytest.raises(UserError, match=r"zero=2: .*with tensor use fsdp=4 instead"):
         make_mesh(MeshConfig(fsdp=2, zero=2, tensor=2), jax.devices())
+
+
+@pytest.mark.parametrize("mesh", ["explicit", "two axes", "other names"])
+def test_a_mesh_of_another_kind_is_refused_with_what_would_be_right(mesh: str):
+    auto = (AxisType.Auto,) * 2
+    found, told = {
+        "explicit": (jax.make_mesh((2, 4, 1, 1), AXES), r"data \(Explicit\), fsdp \(Explicit\)"),
+        "two axes": (jax.make_mesh((2, 4), ("data", "fsdp"), axis_types=auto), r"data \(Auto\), fsdp \(Auto\);"),
+        "other names": (jax.make_mesh((2, 4), ("x", "y"), axis_types=auto), r"x \(Auto\), y \(Auto\);"),
+    }[mesh]
+    message = f"mesh: found the axes {told}.* expected data, fsdp, zero, tensor, all of type Auto"
+    model, tx = BertForPreTraining(tiny.CONFIG), make_optimizer(tiny.OPTIMIZER)
+    for use in (
+        lambda: init_state(jax.random.key(0), model, tx, mesh=found),
+        lambda: compile_train_step(model, tx, make_schedule(tiny.OPTIMIZER), found),
+        lambda: compile_eval_step(model, found),
+    ):
+        with pytest.raises(UserError, match=message):
+            use()

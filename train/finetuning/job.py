@@ -22,6 +22,7 @@ from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.runtime.remember import remember
 from bert_jax.training.checkpoint.checkpoints import SHARED_ERRORS
 from bert_jax.training.layer_rates import layer_rates, with_rates
+from bert_jax.training.many import even_devices
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.mesh_batches import MeshBatches
 from bert_jax.training.optimizer import make_optimizer
@@ -53,8 +54,11 @@ class FinetuningJob(ModelJob):
         """`source`: the opened `init=`; None in a resumed run."""
         mesh = make_mesh(config.mesh)
         connect(mesh)
-        check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
-        check_sizes(config.model, mesh, batch_size=config.eval_batch)
+        if config.is_sweep:  # whose runs have a device each: here is only what is done with one of them
+            rows = math.gcd(config.batch // config.accumulation, config.eval_batch)
+            mesh = make_mesh(devices=even_devices(rows) or None)
+        check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation, name="batch")
+        check_sizes(config.model, mesh, batch_size=config.eval_batch, name="eval_batch")
         upper_layers(config)
         # So a run with another rate or length, or another task with as many labels, finds its programs in the cache.
         traced = config.optimizer.schedule != "stable"

@@ -136,15 +136,21 @@ def devices_that_fit(batch: int, pieces: int) -> int:
     return max(number for number in divisors(batch) if number <= pieces)
 
 
-def does_not_divide(batch: int, pieces: int) -> str:
-    """What the user is told of a batch that so many devices cannot share."""
+def does_not_divide(batch: int, pieces: int, examples_a_row: float = 1) -> str:
+    """What the user is told of a batch of so many rows that so many devices cannot share.
+
+    `examples_a_row`: their mean number; of packed rows the user is told batches as phases have them, in examples.
+    """
     below = batch // pieces * pieces
-    batches = " or ".join(f"{size:,}" for size in (below, below + pieces) if size)
+    near = [round(rows * examples_a_row) for rows in (below, below + pieces) if rows]
+    fits = [f"{size:,}" for size in near if rows_for(size, examples_a_row) % pieces == 0]
+    examples = " examples" if examples_a_row != 1 else ""
+    batches = f", or a batch of {' or '.join(fits)}{examples}" if fits else ""
     devices = devices_that_fit(batch, pieces)
     larger = " (configs/bert_base_lamb.py is a recipe for large batches)" if pieces > batch else ""
     return (
         f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp x "
-        f"mesh.zero); nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
+        f"mesh.zero); nearest that fit: {devices:,} devices{batches}{larger}"
     )
 
 

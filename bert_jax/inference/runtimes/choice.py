@@ -79,9 +79,13 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
     if is_fastest := name == AUTO:
         name = _fastest(devices)
     if devices is not None and not (
-        isinstance(devices, Sequence | np.ndarray) and all(isinstance(device, jax.Device) for device in devices)
+        isinstance(devices, Sequence | np.ndarray)
+        and all(isinstance(device, jax.Device) for device in devices)
+        and len(set(devices)) == len(devices)
     ):
-        raise UserError(f"devices={devices!r:.60}: expected a list of JAX's devices, such as jax.devices()[:1]")
+        raise UserError(
+            f"devices={devices!r:.60}: expected a list of JAX's devices, such as jax.devices()[:1], each once"
+        )
     if name != XLA and devices is not None:
         raise UserError(f"devices: runtime={name!r} runs on the CPU's cores; leave devices out, or say runtime='xla'")
     if dtype is None:

@@ -66,7 +66,7 @@ def test_it_runs_on_the_given_device(folder, predict):
     assert told("hello") == default("hello") == predict("hello")
     with pytest.raises(UserError, match="devices: found an empty list"):
         TextClassification(folder, devices=[])
-    for wrong in (1, second, ["cpu"]):
+    for wrong in (1, second, ["cpu"], [second, second]):
         with pytest.raises(UserError, match=r"devices=.*: expected a list of JAX's devices, such as jax\.devices\(\)"):
             TextClassification(folder, devices=wrong)
 

@@ -139,6 +139,15 @@ def test_a_mesh_that_cuts_parameters_trains_the_same_model(place: Path, padded: 
     assert f"data 2 x fsdp 2 x {third} 2" in (place / third / "run.log").read_text()
 
 
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("said", ["batch=12", "eval_batch=12"])
+def test_a_batch_that_does_not_divide_by_the_devices_is_refused_by_its_name(place: Path, said: str, capsys):
+    assert exit_code(finetune.main, words(place, "uneven", said)) == 2
+    found = capsys.readouterr().err
+    assert f"error: {said} does not divide into data=8" in found and found.endswith("nearest sizes that fit: 8, 16\n")
+    assert len(found.splitlines()) == 1
+
+
 @pytest.mark.parametrize("said", ["freeze=embeddings", "freeze=1", "freeze=all"])
 def test_frozen_parameters_do_not_change(place: Path, said: str):
     name = said.replace("=", "-")

@@ -86,6 +86,14 @@ def test_little_padding_is_left_alone(data: str, monkeypatch):
     assert [length for length, _ in with_packing(config_of(data, packing="yes"), source).packed] == [32, 48]
 
 
+def test_packed_rows_that_do_not_divide_are_told_in_examples_as_phases_have_them():
+    config = config_of("random", packed=((48, 1.15),), phases=((48, 16, 5),))
+    (phase,) = config.phases_in_rows
+    with pytest.raises(UserError, match=r"of 14 rows cannot be split evenly over 8 .* or a batch of 9 or 18 examples$"):
+        config.parts_of(48, phase.batch, 8)
+    assert [config.in_rows(Phase(48, batch, 1)).batch for batch in (9, 18)] == [8, 16]
+
+
 def test_what_cannot_be_packed_is_said(data: str, monkeypatch):
     source = PreparedData(data)
     config = config_of(data)
