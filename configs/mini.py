@@ -20,7 +20,7 @@ def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=BertConfig.preset("mini", dtype="bfloat16"),
         start=StartConfig(range="width", positions="fourier", heads=((0, -1, 1),)),
-        optimizer=OptimizerConfig(name="muon", learning_rate=1.5e-3, warmup_steps=2_500, b2=0.98),
+        optimizer=OptimizerConfig(name="muon", learning_rate=1.5e-3, warmup_steps=200, b2=0.98),
         phases=(Phase(length=128, batch=64, steps=50_000),),
         text_options=TextConfig(vocab_size=30_000),
     )

@@ -22,7 +22,7 @@ def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=BertConfig.preset("tiny", dtype="bfloat16"),
         start=StartConfig(range="width", positions="fourier", heads=((0, -1, 1),)),
-        optimizer=OptimizerConfig(name="muon", learning_rate=2e-3, warmup_steps=1_000, b2=0.98),
+        optimizer=OptimizerConfig(name="muon", learning_rate=2e-3, warmup_steps=100, b2=0.98),
         phases=(Phase(length=128, batch=64, steps=20_000),),
         text_options=TextConfig(vocab_size=16_000),
     )
