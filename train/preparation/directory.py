@@ -158,8 +158,9 @@ def _remove_working_files(output: Path) -> None:
 
 
 def _forget_options(output: Path) -> None:
-    """So that the mended command may have other options, and another vocabulary."""
-    (output / _UNFINISHED).unlink(missing_ok=True)
+    """So that the mended command may have other options, and another vocabulary: unless parts were made with these."""
+    if not (output / "parts").exists():
+        (output / _UNFINISHED).unlink(missing_ok=True)
     shutil.rmtree(output / "tokenizer", ignore_errors=True)
 
 
