@@ -119,15 +119,7 @@ class PartFile:
         UserError: `output` exists, or the part exists and is made of something else, and `overwrite` is False.
     """
 
-    def __init__(
-        self,
-        output: str,
-        shard: Share,
-        *,
-        total: int,
-        made_of: Mapping[str, Any],
-        overwrite: bool,
-    ):
+    def __init__(self, output: str, shard: Share, *, total: int, made_of: Mapping[str, Any], overwrite: bool):
         self._output, self._shard = new_file(output, overwrite=overwrite), shard
         self.path = shard.path(self._output)
         self._facts = {"total": total, **made_of}

@@ -115,11 +115,7 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
 
 
 def _needs(memory: MemoryParts, limit: float) -> dict[str, Any]:
-    return {
-        "fits": memory.peak <= limit,
-        "needed": memory.peak,
-        "memory": memory._asdict() | {"peak": memory.peak},
-    }
+    return {"fits": memory.peak <= limit, "needed": memory.peak, "memory": memory._asdict() | {"peak": memory.peak}}
 
 
 def compile_timed(lowered: Any) -> tuple[Any, float]:

@@ -13,16 +13,7 @@ from bert_jax.data.text.wrapped import Column
 from bert_jax.errors import UserError
 from bert_jax.files import json_text, parse_json
 from train.preparation.dedupe import FindJob
-from train.preparation.jobs import (
-    Failed,
-    IndexJob,
-    IndexResult,
-    Part,
-    ShardJob,
-    ShardResult,
-    UnitJob,
-    UnitResult,
-)
+from train.preparation.jobs import Failed, IndexJob, IndexResult, Part, ShardJob, ShardResult, UnitJob, UnitResult
 from train.preparation.options import PrepareOptions
 from train.preparation.removal import Removal, Removed
 from train.preparation.units import FileFacts, LookJob, Unit

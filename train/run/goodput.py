@@ -33,13 +33,7 @@ class Goodput:
     stops nothing.
     """
 
-    def __init__(
-        self,
-        path: epath.Path | None,
-        stages: Stages,
-        *,
-        clock: Callable[[], float] = time.time,
-    ):
+    def __init__(self, path: epath.Path | None, stages: Stages, *, clock: Callable[[], float] = time.time):
         """
         Args:
             path: of the file; None: writes nothing, as on the other processes of a job.

@@ -129,11 +129,7 @@ class Likelihood(TaskModel):
 
     task = "likelihood"
 
-    def __init__(
-        self,
-        source: "str | os.PathLike[str] | Loaded",
-        **running: Unpack[Running],
-    ):
+    def __init__(self, source: "str | os.PathLike[str] | Loaded", **running: Unpack[Running]):
         super().__init__(source, **running)
         if self.config.is_decoder:
             raise UserError(f"{self.source}: is a decoder; likelihood needs a masked model, which sees later tokens")

@@ -17,14 +17,7 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import (
-    check_count,
-    check_text,
-    check_word,
-    items_of,
-    opened,
-    settings_of_run,
-)
+from bert_jax.inference.tasks.task_source import check_count, check_text, check_word, items_of, opened, settings_of_run
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
