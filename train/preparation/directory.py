@@ -367,13 +367,14 @@ def _report(
     *,
     by_default: bool,
 ) -> dict[str, Any]:
-    documents, cut = (sum(getattr(result, name) for result in results) for name in ("documents", "cut"))
+    documents = sum(result.documents for result in results)
+    cut = sum(result.cut for result in results)
     report: dict[str, Any] = {}
     for name, split in splits.items():
         report[name] = describe_text(split.statistics, tokenizer.unk_token_id)
         report[name]["examples"] = {
-            str(length): describe_examples([result.statistics for result in results])
-            for length, results in split.examples.items()
+            str(length): describe_examples([made.statistics for made in indices])
+            for length, indices in split.examples.items()
         }
     parts = [part for result in results for part in result.parts]
     warnings = list(

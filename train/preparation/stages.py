@@ -134,7 +134,10 @@ def choose_held_out(
             some = list(islice(todo, max(1, min(16**number, likely))))
             read += len(some)
             for unit, result in over_units(options, some, runner, f"{_JOBS}:measure_documents"):
-                failed.messages.update(result.messages) if isinstance(result, Failed) else found.extend(result)
+                if isinstance(result, Failed):
+                    failed.messages.update(result.messages)
+                else:
+                    found += result
                 report.advance(unit.bytes)
             if not some or is_enough(len(found)):
                 break
@@ -313,9 +316,9 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
     for split in SPLITS:
         count = len(splits[split].shards)
         shards = [open_shard(options.output / shard_folder(split, number)) for number in range(count)]
+        if not shards:
+            continue
         for length, predictions in zip(options.max_seq_length, options.max_predictions, strict=True):
-            if not shards:
-                continue
             file = _index_file(options, split, length, 0)
             masks = [_index_file(options, split, length, 0, name) for name in _MASKS]
             if not file.exists():
