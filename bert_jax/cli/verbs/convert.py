@@ -131,7 +131,8 @@ def _texts_of(file: str | None) -> list[str]:
     for text in lines_of(file) if file else ():
         if isinstance(text, UserError):
             raise text
-        texts += [text] if text.strip() else []
+        if text.strip():
+            texts.append(text)
     if file and not texts:
         raise UserError(f"{file}: has no text; expected one per line")
     return texts

@@ -96,8 +96,7 @@ class TextEmbedding(TaskModel):
         if kind == POOLED and not self.config.has_pooler:
             raise UserError(
                 f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no "
-                f"{MODEL_TYPES[self.config.model_type].title} has one; "
-                f"expected one of {', '.join(POOLINGS)}"
+                f"{MODEL_TYPES[self.config.model_type].title} has one; expected one of {', '.join(POOLINGS)}"
             )
         if vectors.lower_case:
             self.tokenizer = self.tokenizer.lower_cased()

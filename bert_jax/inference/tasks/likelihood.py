@@ -207,8 +207,6 @@ class Likelihood(TaskModel):
         return found
 
     def _hidden(self, texts: list[str], within_word_l2r: bool) -> list[Hidden]:
-        if not texts:
-            return []
         rows = self.tokenizer(
             texts,
             padding="longest",
