@@ -40,9 +40,9 @@ def from_bytes(data: bytes, where: object) -> Any:
     """
     try:
         return _value(parse_json(data, where))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{where}: not a job or a result of one; prepare again") from None
 
 

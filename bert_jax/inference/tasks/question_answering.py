@@ -105,7 +105,7 @@ class QuestionAnswering(TaskModel):
         found = opened(source)
         run = _settings_of_run(found)
         self._run_length: int | None = run.get("max_seq_len")
-        length: int = self._run_length or 384 if max_seq_len is None else max_seq_len
+        length: int = (self._run_length or 384) if max_seq_len is None else max_seq_len
         null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
         check_count("max_seq_len", length)
         check_count("n_best", n_best)
