@@ -46,17 +46,14 @@ class FindJob:
         return self.folder / f"lines-{self.part:04d}.npy"
 
 
-def remove_duplicates(
-    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
-) -> list[Unit] | None:
-    """The units without their duplicates; None if a file cannot be read, since what repeats it is not known."""
+def remove_duplicates(options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures) -> list[Unit]:
+    """The units without their duplicates; UserError if a file cannot be read, since what repeats it is not known."""
     assert options.dedupe
     base, kinds = options.output / "dedupe", options.dedupe.split(",")
     new = list({unit.key: unit for unit in units}.values())
     noted = readable("looking for duplicates", options, new, runner, f"{_JOBS}:note", failures)
     found: dict[str, tuple[int, int]] = {unit.key: result for unit, result in noted}
-    if failures.messages:
-        return None
+    failures.refuse()
     counts = np.array([found[unit.key] for unit in units], np.int64).reshape(-1, 2)
     firsts, (documents, lines) = np.cumsum(counts, axis=0) - counts, counts.sum(axis=0)
     everything = key_of([_notes_of(unit, kinds) for unit in units])

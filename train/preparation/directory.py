@@ -90,7 +90,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         finished = (output / MANIFEST).exists()
         if not finished:
             _check_is_ours(output)
-        record, failures = InputRecord(output / INPUTS, options), Failures()
+        record, failures = InputRecord(output / INPUTS, options), Failures(sources)
         try:
             facts = look_at(options, sources, record, runner, failures)
         finally:
@@ -98,19 +98,13 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
                 record.save()
         units = units_of(options, sources, facts)
         if options.dedupe and not finished:
-            left = None if failures.messages else remove_duplicates(options, units, runner, failures)
-            if left is None:
-                raise failures.error(sources)
-            units = left
+            failures.refuse()
+            units = remove_duplicates(options, units, runner, failures)
         if options.held_out is None:
-            chosen = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
-            if chosen is None:
-                raise failures.error(sources)
-            options = chosen
+            options = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
         identity = options.identity([_identity(source, known) for source, known in facts.items()])
         if finished:
-            if failures.messages:
-                raise failures.error(sources)
+            failures.refuse()
             manifest = read_manifest(output)
             _refuse_other_options(output, manifest.get("options", {}), _with_sum_of_input(identity))
             _remove_working_files(output)  # a kill right after the manifest was written left them
@@ -130,7 +124,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             kept = {source: known for source, known in facts.items() if source.path not in failures.messages}
             identity["input"] = [_identity(source, known) for source, known in kept.items()]
             _record(output, identity, learnt, failures)
-            raise failures.error(sources)
+            raise failures.error()
         documents = sum(result.documents for result in results)
         try:
             if not documents:

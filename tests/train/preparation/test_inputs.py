@@ -92,7 +92,7 @@ def units_in(options: dict) -> list:
     sources = find_sources(resolved.inputs)
     record = InputRecord(options["output"] / "inputs.json", resolved)
     with Workers(1) as runner:
-        return units_of(resolved, sources, look_at(resolved, sources, record, runner, Failures()))
+        return units_of(resolved, sources, look_at(resolved, sources, record, runner, Failures(sources)))
 
 
 def test_a_broken_file_may_be_left_out_but_no_other(options, tmp_path):
