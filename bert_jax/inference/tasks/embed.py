@@ -146,7 +146,7 @@ class TextEmbedding(TaskModel):
         """
         single = isinstance(texts, str)
         vectors = list(self.stream([texts] if single else items_of(texts), prompt=prompt))
-        return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
+        return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.width)
 
     def encode(self, items: list[str], first: int, *, prompt: str) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]

@@ -299,7 +299,7 @@ class TokenClassification(TaskModel):
 
     def _tags(self, chances_WC: np.ndarray, counts: np.ndarray) -> list[list[Tag]]:
         """The most probable label of each word or sub-token, as one list per sentence; `counts` are their numbers."""
-        best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
+        best_W = chances_WC.argmax(axis=1)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
         ends = np.cumsum(counts)
         return [tags[begin:end] for begin, end in zip(ends - counts, ends, strict=True)]
