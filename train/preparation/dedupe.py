@@ -139,6 +139,7 @@ def _places(job: FindJob) -> list[tuple[Path, int, int]]:
 def _near_duplicates(job: FindJob) -> np.ndarray:
     """The numbers of the documents that share a band with an earlier document that is similar: int64, ascending."""
     places = _places(job)
+    firsts = np.array([first for _, first, _ in places], np.int64)
     found = [np.empty(0, np.int64)]
     for number in job.bands:
         hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
@@ -152,19 +153,15 @@ def _near_duplicates(job: FindJob) -> np.ndarray:
             kept: list[np.ndarray] = []
             for start in range(0, len(group), _SIGNATURES_AT_ONCE):
                 some = all_numbers[group[start : start + _SIGNATURES_AT_ONCE]]
-                found.append(some[repeats(_signatures(places, some), kept)])
+                found.append(some[repeats(_signatures(places, firsts, some), kept)])
     return np.unique(np.concatenate(found))
 
 
-def _signatures(places: list[tuple[Path, int, int]], numbers: np.ndarray) -> np.ndarray:
-    """The signatures of documents, uint32 [N, PLACES], by their numbers, which ascend."""
-    units = np.searchsorted([first for _, first, _ in places], numbers, side="right") - 1
-    return np.concatenate(
-        [
-            _array(places[unit][0] / "signatures.npy")[numbers[units == unit] - places[unit][1]]
-            for unit in np.unique(units)
-        ]
-    )
+def _signatures(places: list[tuple[Path, int, int]], firsts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The signatures of documents, uint32 [N, PLACES], by their numbers, which ascend; firsts: those of the places."""
+    units = np.searchsorted(firsts, numbers, side="right") - 1
+    parts = [(unit, numbers[units == unit] - firsts[unit]) for unit in np.unique(units)]
+    return np.concatenate([_array(places[unit][0] / "signatures.npy")[own] for unit, own in parts])
 
 
 def _repeated_lines(job: FindJob) -> np.ndarray:
