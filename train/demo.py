@@ -19,20 +19,12 @@ from rich.table import Table
 
 from bert_jax.cli.program import command_line, in_own_words
 from bert_jax.errors import UserError
-from bert_jax.files import read_json_lines
+from bert_jax.files import read_json_lines, write_whole
 from bert_jax.runtime.cpu import multiplies_bfloat16
 from train.pretrain import main as pretrain  # here, so that the program knows at its start that it will use JAX
 from train.run.ending.stopping import EXIT_DONE, run_program
 
-_NOT_PROSE_FOLDERS = {
-    "test",
-    "tests",
-    "idle_test",
-    "site-packages",
-    "dist-packages",
-    "__pycache__",
-    "lib2to3",
-}
+_NOT_PROSE_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 _LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 _MARKUP = (
     (re.compile(r":[a-zA-Z:]+:`~?([^`<]*?)(?:\s*<[^`]*>)?`"), r"\1"),  # :class:`Name`, :ref:`text <target>`
@@ -101,16 +93,16 @@ def write_corpus(path: Path) -> int:
     than two new ones. Returns the size of the texts in bytes.
     """
     seen: set[str] = set()
-    size = 0
+    lines, size = [], 0
+    for title, paragraphs in documents():
+        fresh = list(dict.fromkeys(p for p in paragraphs if p not in seen))
+        seen.update(fresh)
+        if len(fresh) >= 2:
+            text = "\n".join(fresh)
+            size += len(text.encode())
+            lines.append(json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for title, paragraphs in documents():
-            fresh = list(dict.fromkeys(p for p in paragraphs if p not in seen))
-            seen.update(fresh)
-            if len(fresh) >= 2:
-                text = "\n".join(fresh)
-                size += len(text.encode())
-                file.write(json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n")
+    write_whole(path, "".join(lines))  # the demo takes up a corpus that is there
     return size
 
 

@@ -25,7 +25,6 @@ docs/pretraining.md lists the rules with their thresholds.
 Exit codes: 0 nothing found; 4 something found; 2 a mistake in the input; 1 a bug.
 """
 EXIT_FOUND = 4
-_LEFT_OUT = ("only the metrics were checked", "it was not checked")  # of one directory, of one among several
 
 
 def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
@@ -36,15 +35,17 @@ def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
     elif run.config.get("data") == "random":
         notes.append("data=random: there is nothing to learn")
     else:
+        several = len(run.data_paths) > 1
         for path in run.data_paths:
             if not (path / MANIFEST).exists():
-                notes.append(f"its data {path} is not here: {_LEFT_OUT[len(run.data_paths) > 1]}")
+                checked = "it was not checked" if several else "only the metrics were checked"
+                notes.append(f"its data {path} is not here: {checked}")
                 continue
             data, phases = DataEvidence(path), run.config["phases"]
-            if len(run.data_paths) > 1:  # one may have no share of a phase, and then need not have its length
+            if several:  # one may have no share of a phase, and then need not have its length
                 phases = [phase for phase in phases if str(phase[0]) in data.manifest["splits"]["train"]["examples"]]
             here = find_in_data(data, run.config.get("masking"), phases)
-            if len(run.data_paths) > 1:
+            if several:
                 here = [replace(finding, seen=f"{path}: {finding.seen}") for finding in here]
             else:
                 unigram = data.train.get("unigram_entropy")

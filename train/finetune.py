@@ -104,18 +104,18 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
-    start = BertConfig.from_json(saved["model"]) if source is None else source.config
-    labels = tuple(label.strip() for label in start.labels)  # as they are read now
-    if source is None and saved.get("task") == config.task and labels != task.labels:
-        raise UserError(
-            f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
-            f"{', '.join(task.labels)}; choose another run="
-        )
+    origin = BertConfig.from_json(saved["model"]) if source is None else source.config
     if source is not None:
         warn_of_unknown(config, task, tokenizer)
     else:
+        labels = tuple(label.strip() for label in origin.labels)  # as they are read now
+        if saved.get("task") == config.task and labels != task.labels:
+            raise UserError(
+                f"{run.path}: this run was started with the labels {', '.join(origin.labels)}, and its data now has "
+                f"{', '.join(task.labels)}; choose another run="
+            )
         check_same_files(config, task, on_first_process(run.facts_to_resume), launch.allow_change)
-    model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
+    model = adopted_model(config, launch.given, task.labels, task.problem_type, origin)
     warn_of_truncated(config, task, model.longest_input)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source
 

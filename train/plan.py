@@ -47,10 +47,10 @@ core. A GPU's figures are an estimate. Exit codes: 0 done; 2 a mistake in the in
 def main(argv: Sequence[str]) -> int:
     """Prints the plan; returns the exit code, raises UserError for the user's mistakes."""
     topologies, words = take_topologies(argv)
-    (prices, words), flags = take_values(words, "--price"), ("--fit", "--overwrite")
+    prices, words = take_values(words, "--price")
     pictures, words = take_values(words, "--picture")
-    fit, overwrite = (flag in words for flag in flags)
-    launch = parse([word for word in words if word not in flags], USAGE, PretrainConfig)
+    fit, overwrite = "--fit" in words, "--overwrite" in words
+    launch = parse([word for word in words if word not in ("--fit", "--overwrite")], USAGE, PretrainConfig)
     if launch.dry_run:
         raise UserError("--dry-run: a plan never trains; leave it out")
     if fit and (prices or pictures):

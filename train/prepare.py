@@ -16,7 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.cli.arguments import Parser
+from bert_jax.cli.arguments import Parser, numbers
 from bert_jax.cli.program import in_own_words
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS
 from bert_jax.data.pretraining.manifest import MANIFEST
@@ -96,8 +96,8 @@ def parser() -> argparse.ArgumentParser:
         help="for --rows sentences: the share of the sentences that have a cut copy of themselves\n"
         "in their row (default: 0)",
     )
-    add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
-    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
+    add("--max-seq-length", metavar="L[,L]", type=numbers, default=None, help="default: 128")
+    add("--max-predictions", metavar="P[,P]", type=numbers, help="default: --masked-lm-prob of L, rounded up")
     masked = "the share of the tokens to predict (default: 0.15)"
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15, help=masked)
     short = "the share of the examples that are made shorter (default: 0.1)"
@@ -110,13 +110,6 @@ def parser() -> argparse.ArgumentParser:
     add("--runner", default=RUNNERS[0], choices=RUNNERS, help="what runs the work: processes here (default), or Beam")
     add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text per shard (default: 16 MiB)")
     return p
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected whole numbers such as 128 or 128,512") from None
 
 
 def main(argv: Sequence[str]) -> int:

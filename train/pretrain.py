@@ -114,7 +114,8 @@ def job_of(
     from train.pretraining.scoring.scoring import read_scoring
 
     config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
-    if saves is not run and not on_first_process(saves.facts_to_resume):
+    facts = on_first_process(saves.facts_to_resume)
+    if saves is not run and not facts:
         saved = None  # of a start that saved nothing
     # Before the text is prepared, which can take hours.
     source, scoring, held_out = None if saved else open_init(config), read_scoring(config), open_held_out(config)
@@ -124,12 +125,12 @@ def job_of(
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
     if saved:
-        check_same_data(config, data, on_first_process(saves.facts_to_resume), launch.allow_change)
+        check_same_data(config, data, facts, launch.allow_change)
     config = with_model_for(config, data, launch.given, source, saved)
     config = with_packing(config, data, saved or continued_config(config, source))
     config = with_first_rows(config, data, source, saved)
     if saved and launch.allow_change:
-        check_same_place(config, data, on_first_process(saves.facts_to_resume))
+        check_same_place(config, data, facts)
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())
@@ -139,7 +140,6 @@ def job_of(
     record_start(run, launch, config, data.tokenizer, source, teacher)
     job = PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
     if saved:
-        facts = on_first_process(saves.facts_to_resume)
         check_same_teacher(config, job.teacher_digest, facts, launch.allow_change)
     return job
 

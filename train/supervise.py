@@ -19,18 +19,7 @@ from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from train.run.ending.signals import Signals
-from train.run.ending.stopping import (
-    EXIT_BUG,
-    EXIT_DONE,
-    EXIT_HOPELESS,
-    EXIT_HUNG,
-    EXIT_INTERRUPTED,
-    EXIT_NOT_FINITE,
-    EXIT_NOT_SAVED,
-    EXIT_PREEMPTED,
-    EXIT_USER_ERROR,
-    run_program,
-)
+from train.run.ending.stopping import EXIT_BUG, EXIT_HUNG, EXIT_INTERRUPTED, EXIT_NOT_SAVED, EXIT_PREEMPTED, run_program
 
 ABOUT = """\
 Starts a training command, and starts it again when it ends in a way that is worth it: stopped by SIGTERM (75), saves
@@ -51,7 +40,6 @@ _WORTH_IT = {
     EXIT_PREEMPTED: "was stopped, or another host was lost",
     EXIT_HUNG: "hung",
 }
-_REPEATS = (EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_HOPELESS, EXIT_INTERRUPTED)
 _LONGEST_WAIT = 300.0
 
 
@@ -163,7 +151,7 @@ def _newest(folder: epath.Path) -> int:
 
 def is_worth_it(code: int, progress: bool) -> bool:
     """Whether a command that ended so should be started again; `code` is negative for a signal."""
-    if code in _REPEATS or code == -signal.SIGINT:
+    if code in (EXIT_INTERRUPTED, -signal.SIGINT):
         return False
     return code < 0 or code > 128 or code in _WORTH_IT or (code == EXIT_BUG and progress)
 

@@ -119,15 +119,7 @@ class PartFile:
         UserError: `output` exists, or the part exists and is made of something else, and `overwrite` is False.
     """
 
-    def __init__(
-        self,
-        output: str,
-        shard: Share,
-        *,
-        total: int,
-        made_of: Mapping[str, Any],
-        overwrite: bool,
-    ):
+    def __init__(self, output: str, shard: Share, *, total: int, made_of: Mapping[str, Any], overwrite: bool):
         self._output, self._shard = new_file(output, overwrite=overwrite), shard
         self.path = shard.path(self._output)
         self._facts = {"total": total, **made_of}
@@ -160,6 +152,8 @@ class PartFile:
         """
         parts = [Share(number, self._shard.count) for number in range(1, self._shard.count + 1)]
         found = {part: self._found(part) for part in parts}
+        if found[self._shard] is None:  # another process that finished at the same moment has joined and removed them
+            return
         if missing := [str(part) for part in parts if found[part] is None]:
             some = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
             say(f"wrote {self.path}; parts of {self._output} that are not yet complete: {some}")
@@ -194,7 +188,7 @@ class PartFile:
             os.replace(whole, self._output)
         except FileNotFoundError:
             whole.unlink(missing_ok=True)
-            if self._output.exists():  # another process that finished at the same moment has joined and removed them
+            if self._output.exists():  # another process has joined and removed them meanwhile
                 return
             raise
         except BaseException:
@@ -209,8 +203,7 @@ class PartFile:
     def _found(self, part: Share) -> dict[str, Any] | None:
         """What a part was made of; None if it is not complete."""
         path = part.path(self._output)
-        facts = _facts_of(path)
-        return read_object(facts) if path.exists() and facts.exists() else None
+        return (read_object(_facts_of(path), optional=True) or None) if path.exists() else None
 
 
 def _facts_of(path: Path) -> Path:

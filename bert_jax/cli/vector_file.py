@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from bert_jax.cli.shards import PartFile
@@ -110,9 +109,7 @@ class VectorFile:
     def __enter__(self) -> "VectorFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def _missing(self) -> int:

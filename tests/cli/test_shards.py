@@ -245,7 +245,7 @@ def test_two_processes_of_a_job_embed_one_file(folders, tmp_path):
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
-def test_a_part_that_lost_its_end_is_not_joined(tmp_path):
+def test_a_part_that_lost_its_end_is_not_joined(tmp_path, capsys):
     output = tmp_path / "v.npy"
     for number in (1, 2):
         part = PartFile(str(output), Share(number, 2), total=4, made_of={}, overwrite=False)
@@ -261,3 +261,6 @@ def test_a_part_that_lost_its_end_is_not_joined(tmp_path):
     part.path.write_bytes(whole)
     join_parts(part, 8)
     assert np.load(output).shape == (4, 8)
+    assert "joined 2 parts" in capsys.readouterr().err
+    join_parts(part, 8)  # as a process does that finished at the same moment: no part is missing
+    assert capsys.readouterr().err == ""

@@ -30,6 +30,17 @@ a ::= b | c
     ]
 
 
+def test_a_corpus_that_was_stopped_leaves_no_file_to_go_on_with(tmp_path: Path, monkeypatch):
+    def stopped():
+        yield "topic one", ["The first of two lines of prose.", "The second of two lines of prose."]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.demo.documents", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_corpus(tmp_path / "stdlib.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_the_corpus_is_documents_of_prose_and_the_same_every_time(tmp_path: Path, times: int):

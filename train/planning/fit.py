@@ -71,7 +71,7 @@ def fitting(
             state = of_device(steps.state)
             shrunk = {rows: state + ((needed or 0) - state) * rows / now for rows in choices if rows < now}
             choices = [rows for rows, bytes_ in shrunk.items() if bytes_ <= memory_limit(topology)]
-        for rows in choices[: -_TRIES - 1 : -1]:
+        for rows in reversed(choices[-_TRIES:]):
             facts = plan_phase(steps, topology, phase, whole // rows)
             if facts["fits"]:
                 most = rows

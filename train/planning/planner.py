@@ -115,11 +115,7 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
 
 
 def _needs(memory: MemoryParts, limit: float) -> dict[str, Any]:
-    return {
-        "fits": memory.peak <= limit,
-        "needed": memory.peak,
-        "memory": memory._asdict() | {"peak": memory.peak},
-    }
+    return {"fits": memory.peak <= limit, "needed": memory.peak, "memory": memory._asdict() | {"peak": memory.peak}}
 
 
 def compile_timed(lowered: Any) -> tuple[Any, float]:
@@ -146,18 +142,12 @@ def summed(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
     counts: dict[tuple, int] = defaultdict(int)
     sizes: dict[tuple, float] = defaultdict(float)
     for one in collectives:
-        key = (one.kind, one.in_loop, one.asynchronous, one.group)
+        key = one.kind, one.in_loop, one.asynchronous, one.group
         counts[key] += one.times
         sizes[key] += one.times * one.size
+    names = ("kind", "in_loop", "asynchronous", "group")
     return [
-        {
-            "kind": key[0],
-            "in_loop": key[1],
-            "asynchronous": key[2],
-            "group": key[3],
-            "count": counts[key],
-            "bytes": size,
-        }
+        {**dict(zip(names, key, strict=True)), "count": counts[key], "bytes": size}
         for key, size in sorted(sizes.items(), key=lambda item: -item[1])
     ]
 

@@ -46,17 +46,14 @@ class FindJob:
         return self.folder / f"lines-{self.part:04d}.npy"
 
 
-def remove_duplicates(
-    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
-) -> list[Unit] | None:
-    """The units without their duplicates; None if a file cannot be read, since what repeats it is not known."""
+def remove_duplicates(options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures) -> list[Unit]:
+    """The units without their duplicates; UserError if a file cannot be read, since what repeats it is not known."""
     assert options.dedupe
     base, kinds = options.output / "dedupe", options.dedupe.split(",")
     new = list({unit.key: unit for unit in units}.values())
     noted = readable("looking for duplicates", options, new, runner, f"{_JOBS}:note", failures)
     found: dict[str, tuple[int, int]] = {unit.key: result for unit, result in noted}
-    if failures.messages:
-        return None
+    failures.refuse()
     counts = np.array([found[unit.key] for unit in units], np.int64).reshape(-1, 2)
     firsts, (documents, lines) = np.cumsum(counts, axis=0) - counts, counts.sum(axis=0)
     everything = key_of([_notes_of(unit, kinds) for unit in units])
@@ -142,6 +139,7 @@ def _places(job: FindJob) -> list[tuple[Path, int, int]]:
 def _near_duplicates(job: FindJob) -> np.ndarray:
     """The numbers of the documents that share a band with an earlier document that is similar: int64, ascending."""
     places = _places(job)
+    firsts = np.array([first for _, first, _ in places], np.int64)
     found = [np.empty(0, np.int64)]
     for number in job.bands:
         hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
@@ -155,19 +153,15 @@ def _near_duplicates(job: FindJob) -> np.ndarray:
             kept: list[np.ndarray] = []
             for start in range(0, len(group), _SIGNATURES_AT_ONCE):
                 some = all_numbers[group[start : start + _SIGNATURES_AT_ONCE]]
-                found.append(some[repeats(_signatures(places, some), kept)])
+                found.append(some[repeats(_signatures(places, firsts, some), kept)])
     return np.unique(np.concatenate(found))
 
 
-def _signatures(places: list[tuple[Path, int, int]], numbers: np.ndarray) -> np.ndarray:
-    """The signatures of documents, uint32 [N, PLACES], by their numbers, which ascend."""
-    units = np.searchsorted([first for _, first, _ in places], numbers, side="right") - 1
-    return np.concatenate(
-        [
-            _array(places[unit][0] / "signatures.npy")[numbers[units == unit] - places[unit][1]]
-            for unit in np.unique(units)
-        ]
-    )
+def _signatures(places: list[tuple[Path, int, int]], firsts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The signatures of documents, uint32 [N, PLACES], by their numbers, which ascend; firsts: those of the places."""
+    units = np.searchsorted(firsts, numbers, side="right") - 1
+    parts = [(unit, numbers[units == unit] - firsts[unit]) for unit in np.unique(units)]
+    return np.concatenate([_array(places[unit][0] / "signatures.npy")[own] for unit, own in parts])
 
 
 def _repeated_lines(job: FindJob) -> np.ndarray:

@@ -90,7 +90,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         finished = (output / MANIFEST).exists()
         if not finished:
             _check_is_ours(output)
-        record, failures = InputRecord(output / INPUTS, options), Failures()
+        record, failures = InputRecord(output / INPUTS, options), Failures(sources)
         try:
             facts = look_at(options, sources, record, runner, failures)
         finally:
@@ -98,19 +98,13 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
                 record.save()
         units = units_of(options, sources, facts)
         if options.dedupe and not finished:
-            left = None if failures.messages else remove_duplicates(options, units, runner, failures)
-            if left is None:
-                raise failures.error(sources)
-            units = left
+            failures.refuse()
+            units = remove_duplicates(options, units, runner, failures)
         if options.held_out is None:
-            chosen = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
-            if chosen is None:
-                raise failures.error(sources)
-            options = chosen
+            options = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
         identity = options.identity([_identity(source, known) for source, known in facts.items()])
         if finished:
-            if failures.messages:
-                raise failures.error(sources)
+            failures.refuse()
             manifest = read_manifest(output)
             _refuse_other_options(output, manifest.get("options", {}), _with_sum_of_input(identity))
             _remove_working_files(output)  # a kill right after the manifest was written left them
@@ -130,7 +124,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             kept = {source: known for source, known in facts.items() if source.path not in failures.messages}
             identity["input"] = [_identity(source, known) for source, known in kept.items()]
             _record(output, identity, learnt, failures)
-            raise failures.error(sources)
+            raise failures.error()
         documents = sum(result.documents for result in results)
         try:
             if not documents:
@@ -158,8 +152,9 @@ def _remove_working_files(output: Path) -> None:
 
 
 def _forget_options(output: Path) -> None:
-    """So that the mended command may have other options, and another vocabulary."""
-    (output / _UNFINISHED).unlink(missing_ok=True)
+    """So that the mended command may have other options, and another vocabulary: unless parts were made with these."""
+    if not (output / "parts").exists():
+        (output / _UNFINISHED).unlink(missing_ok=True)
     shutil.rmtree(output / "tokenizer", ignore_errors=True)
 
 
@@ -366,13 +361,14 @@ def _report(
     *,
     by_default: bool,
 ) -> dict[str, Any]:
-    documents, cut = (sum(getattr(result, name) for result in results) for name in ("documents", "cut"))
+    documents = sum(result.documents for result in results)
+    cut = sum(result.cut for result in results)
     report: dict[str, Any] = {}
     for name, split in splits.items():
         report[name] = describe_text(split.statistics, tokenizer.unk_token_id)
         report[name]["examples"] = {
-            str(length): describe_examples([result.statistics for result in results])
-            for length, results in split.examples.items()
+            str(length): describe_examples([made.statistics for made in indices])
+            for length, indices in split.examples.items()
         }
     parts = [part for result in results for part in result.parts]
     warnings = list(

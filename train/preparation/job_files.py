@@ -13,16 +13,7 @@ from bert_jax.data.text.wrapped import Column
 from bert_jax.errors import UserError
 from bert_jax.files import json_text, parse_json
 from train.preparation.dedupe import FindJob
-from train.preparation.jobs import (
-    Failed,
-    IndexJob,
-    IndexResult,
-    Part,
-    ShardJob,
-    ShardResult,
-    UnitJob,
-    UnitResult,
-)
+from train.preparation.jobs import Failed, IndexJob, IndexResult, Part, ShardJob, ShardResult, UnitJob, UnitResult
 from train.preparation.options import PrepareOptions
 from train.preparation.removal import Removal, Removed
 from train.preparation.units import FileFacts, LookJob, Unit
@@ -49,9 +40,9 @@ def from_bytes(data: bytes, where: object) -> Any:
     """
     try:
         return _value(parse_json(data, where))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{where}: not a job or a result of one; prepare again") from None
 
 

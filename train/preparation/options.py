@@ -148,7 +148,6 @@ class PrepareOptions(ShownConfig):
             raise UserError(
                 f"--rows {self.rows}: needs --objective none, found {self.objective}, which makes sentence pairs"
             )
-
         if self.twice and self.rows != "sentences":
             raise UserError(f"--twice: needs --rows sentences, found --rows {self.rows}, whose rows hold several")
 

@@ -53,16 +53,20 @@ class _Filling:
         self._limit = limit
         self._full: list[Part] = []
         self._next: list[Part] = []
+        self._bytes = self._with_words = 0  # of the next parts
 
     def add(self, part: Part) -> None:
         self._next.append(part)
-        if sum(part.with_words for part in self._next) < 2:
+        self._bytes += part.bytes
+        self._with_words += part.with_words
+        if self._with_words < 2:
             return
         if self._full:
             self.done.append(self._full)
             self._full = []
-        if sum(part.bytes for part in self._next) >= self._limit:
+        if self._bytes >= self._limit:
             self._full, self._next = self._next, []
+            self._bytes = self._with_words = 0
 
     def rest(self) -> list[Part]:
         """The last shard's parts."""

@@ -62,16 +62,22 @@ class PreparedSplit:
 class Failures:
     """The files that could not be read so far, each with the message that says why."""
 
-    def __init__(self):
+    def __init__(self, sources: Sequence[CorpusFile]):
+        self._sources = sources
         self.messages: dict[Path, str] = {}
 
     def add(self, failed: Failed) -> None:
         self.messages.update(failed.messages)
 
-    def error(self, sources: Sequence[CorpusFile]) -> UserError:
+    def refuse(self) -> None:
+        """Raises `error` if a file could not be read."""
+        if self.messages:
+            raise self.error()
+
+    def error(self) -> UserError:
         """One line about the failed files; prints a line about each if there are several."""
-        messages = [self.messages[source.path] for source in sources if source.path in self.messages]
-        if len(sources) == 1:
+        messages = [self.messages[source.path] for source in self._sources if source.path in self.messages]
+        if len(self._sources) == 1:
             return UserError(messages[0])
         then = "mend {} or leave {} out, and start the same command again: what it has done of the others is kept"
         if len(messages) == 1:
@@ -79,7 +85,7 @@ class Failures:
         for message in messages:
             print_failure(message)
         return UserError(
-            f"{len(messages)} of {len(sources)} files cannot be read, see above; {then.format('them', 'them')}"
+            f"{len(messages)} of {len(self._sources)} files cannot be read, see above; {then.format('them', 'them')}"
         )
 
 
@@ -118,11 +124,13 @@ def _in_groups(sources: Iterable[CorpusFile]) -> Iterator[tuple[CorpusFile, ...]
 
 def choose_held_out(
     options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
-) -> PrepareOptions | None:
-    """The options with the default of `held_out` for this text; None if it depends on a file that cannot be read.
+) -> PrepareOptions:
+    """The options with the default of `held_out` for this text.
 
     It is known after a few units of a text that has many documents; otherwise all units are read. At most 1, 16, 256,
     ... are read at once, and no more than probably have the documents that are missing.
+
+    Raises UserError if the default depends on a file that cannot be read.
     """
     found: list[tuple[int, int]] = []
     read = 0
@@ -134,14 +142,16 @@ def choose_held_out(
             some = list(islice(todo, max(1, min(16**number, likely))))
             read += len(some)
             for unit, result in over_units(options, some, runner, f"{_JOBS}:measure_documents"):
-                failed.messages.update(result.messages) if isinstance(result, Failed) else found.extend(result)
+                if isinstance(result, Failed):
+                    failed.messages.update(result.messages)
+                else:
+                    found += result
                 report.advance(unit.bytes)
             if not some or is_enough(len(found)):
                 break
     if not is_enough(len(found)):  # the text of a file that cannot be read would change the share
         failures.add(failed)
-        if failures.messages:
-            return None
+        failures.refuse()
     return with_held_out(options, found)
 
 
@@ -313,9 +323,9 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
     for split in SPLITS:
         count = len(splits[split].shards)
         shards = [open_shard(options.output / shard_folder(split, number)) for number in range(count)]
+        if not shards:
+            continue
         for length, predictions in zip(options.max_seq_length, options.max_predictions, strict=True):
-            if not shards:
-                continue
             file = _index_file(options, split, length, 0)
             masks = [_index_file(options, split, length, 0, name) for name in _MASKS]
             if not file.exists():

@@ -167,10 +167,10 @@ def units_of(
         filled = 0
 
     for number, source in enumerate(sources):
-        if source not in facts:
-            continue
         if number % _BLOCK_OF_FILES == 0 and options.recipe != "google":
             close()
+        if source not in facts:
+            continue
         for piece, size in _pieces(source, facts[source]):
             # For recipe google the first piece of a file may continue the last document of the file before.
             if filled >= limit and (options.recipe != "google" or piece.start):

@@ -73,7 +73,7 @@ def peak_flops(device_kind: str) -> float | None:
     """Peak bfloat16 operations per second of a device, by JAX's name for it; None if unknown."""
     if device_kind.startswith(_SLOWER_FORMS):
         return None
-    is_gpu = device_kind.startswith("NVIDIA ")
-    name = next((name for kind, name in _DEVICE_KINDS.items() if is_gpu and device_kind.startswith(kind)), None)
-    chip = CHIPS.get(name or _DEVICE_KINDS.get(device_kind, ""))
-    return None if chip is None else chip.flops / chip.devices
+    for kind, name in _DEVICE_KINDS.items():
+        if device_kind == kind or (kind.startswith("NVIDIA ") and device_kind.startswith(kind)):
+            return CHIPS[name].flops / CHIPS[name].devices
+    return None

@@ -1,6 +1,5 @@
 """The run directory `runs/NAME`: its paths, a lock that admits one run at a time, and a config that stays the same."""
 
-import contextlib
 import fcntl
 import json
 import logging
@@ -97,17 +96,17 @@ class RunDirectory:
         for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
             left.unlink(missing_ok=True)
         self._lock = descriptor
-        with contextlib.suppress(OSError):  # the lock holds on a full disk too
+        with suppress(OSError):  # the lock holds on a full disk too
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode())
         remove_leftovers(Path(self.export))
 
     def _refuse_files_of_others(self) -> None:
-        """A model's folder, say, has a config.json too."""
+        """Raises UserError if a run would overwrite files of a folder that no run wrote: a model has a config.json."""
         found = {path.name for path in self.path.iterdir()}
         if found & {".lock", self.checkpoints.name} or not (taken := sorted(found & _WRITTEN)):
             return
-        with contextlib.suppress(UserError, OSError):
+        with suppress(UserError, OSError):
             if "checksum" in read_object(self.config):  # of a run that was copied without its lock
                 return
         raise UserError(
@@ -122,7 +121,7 @@ class RunDirectory:
 
     def release(self) -> None:
         if self._lock is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.ftruncate(self._lock, 0)
             os.close(self._lock)
             self._lock = None
@@ -218,7 +217,7 @@ class RunDirectory:
             steps = checkpoints.steps()
             saved = self.saved_config() if steps else {}
             for step in reversed(steps) if saved is None else ():
-                with contextlib.suppress(ValueError, KeyError):  # a damaged manifest
+                with suppress(ValueError, KeyError):  # a damaged manifest
                     saved = checkpoints.manifest(step).metadata["config"]
                     write_json(self.config, saved | {"checksum": checksum_of(saved)})
                     log.warning("%s was missing; it is that of the checkpoint of step %d again", self.config, step)

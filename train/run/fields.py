@@ -8,11 +8,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-import types
 import typing
 from typing import Any, NamedTuple
 
-from train.run.config import as_given, nested_in, to_json
+from bert_jax.field_types import is_union
+from train.run.config import as_given, nested_in
 
 
 class Field(NamedTuple):
@@ -71,15 +71,14 @@ def print_fields(config: Any, *, as_json: bool) -> None:
     """Prints each field in a line on stdout; in a terminal the meanings wrap."""
     rows = fields_of(config)
     if as_json:
-        values = [_at(to_json(config), row.path, row.value) for row in rows]
-        print(json.dumps([{**row._asdict(), "value": value} for row, value in zip(rows, values, strict=True)]))
+        print(json.dumps([row._replace(value=_plain(row.value))._asdict() for row in rows]))
         return
     words = max(len(row.word) for row in rows if len(row.word) < 60)
     kinds = max(len(row.type) for row in rows if len(row.type) < 24)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1 << 20
     for row in rows:
         line = f"{row.word:<{words}}  {row.type:<{kinds}}  {row.meaning}"
-        print(textwrap.fill(line, max(width, 60), subsequent_indent=" " * 8, drop_whitespace=True, tabsize=1))
+        print(textwrap.fill(line, max(width, 60), subsequent_indent=" " * 8, tabsize=1))
 
 
 def _plain(value: Any) -> Any:
@@ -87,16 +86,8 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(one) for one in as_given(value)) if isinstance(value, tuple) else value
 
 
-def _at(values: Any, path: str, otherwise: Any) -> Any:
-    for name in path.split("."):
-        if not isinstance(values, dict) or name not in values:
-            return otherwise
-        values = values[name]
-    return values
-
-
 def _type(hint: Any) -> str:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    if is_union(hint):
         return " | ".join(_type(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(str, typing.get_args(hint)))

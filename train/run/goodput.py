@@ -33,13 +33,7 @@ class Goodput:
     stops nothing.
     """
 
-    def __init__(
-        self,
-        path: epath.Path | None,
-        stages: Stages,
-        *,
-        clock: Callable[[], float] = time.time,
-    ):
+    def __init__(self, path: epath.Path | None, stages: Stages, *, clock: Callable[[], float] = time.time):
         """
         Args:
             path: of the file; None: writes nothing, as on the other processes of a job.
@@ -86,10 +80,8 @@ class Goodput:
         again = {kind: max(now[kind] - mark[kind], 0.0) for kind in _DONE_AGAIN} if mark else {}
         lost = {kind: self._seconds[kind] - seconds for kind, seconds in again.items()}
         self._seconds = self._seconds | lost | {"lost": self._seconds["lost"] + sum(again.values())}
-        marks = {at: one for at, one in self._marks.items() if int(at) <= step}
-        now = self.seconds()
-        self._marks = marks | {str(step): {kind: now[kind] for kind in _DONE_AGAIN}}
-        self._due.set()
+        self._marks = {at: one for at, one in self._marks.items() if int(at) <= step}
+        self.saved(step)
 
     def saved(self, step: int) -> None:
         """Says that a save of `step` began."""

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -62,9 +61,7 @@ class Profile:
     def __enter__(self) -> "Profile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError, RuntimeError):  # the run ends for another reason, which must not be hidden
             self._write()
 

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     if odds_file:
         odds_file.write_text(json.dumps(odds, indent=1) + "\n", encoding="utf-8")
     write(text)
-    first = found[0][0].get("error") if found else None
+    first = found[0][0].get("error")
     refuse_unanswered(wrong, len(found), "questions", first and UserError(first))
 
 

@@ -46,11 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.attention.maps import Attend
 
     maps = Attend(arguments.source, dtype=arguments.dtype)(text, pair)
-    for path, save in (
-        (arguments.html, maps.save_html),
-        (arguments.png, maps.save_png),
-        (arguments.npz, maps.save_npz),
-    ):
+    saves = ((arguments.html, maps.save_html), (arguments.png, maps.save_png), (arguments.npz, maps.save_npz))
+    for path, save in saves:
         if path:
             say(f"wrote {save(path)}")
     rows = summary(maps)

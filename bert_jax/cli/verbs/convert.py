@@ -105,9 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     write(to_json(told | {"unexpected": list(report.unexpected)} | ({"int8": cost} if arguments.int8 else {})))
 
 
-def _what_to_measure(
-    arguments: argparse.Namespace,
-) -> tuple[list[str], tuple[str, "list[LabelledText]"] | None]:
+def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[str, "list[LabelledText]"] | None]:
     """The texts of --texts, and the task and rows of --score, which are read before anything is written."""
     from bert_jax.data.tasks.published import GLUE
     from bert_jax.evaluation.int8 import labelled_examples
@@ -133,7 +131,8 @@ def _texts_of(file: str | None) -> list[str]:
     for text in lines_of(file) if file else ():
         if isinstance(text, UserError):
             raise text
-        texts += [text] if text.strip() else []
+        if text.strip():
+            texts.append(text)
     if file and not texts:
         raise UserError(f"{file}: has no text; expected one per line")
     return texts

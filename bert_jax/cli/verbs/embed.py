@@ -167,7 +167,7 @@ def _to_part(
     model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
 ) -> None:
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
-    made_of = {**_made_by(model), "width": model.width, **computed_by(model), "texts": described(arguments.texts)}
+    made_of = {**_made_by(model), "width": model.width, "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered = part.unanswered
     if part.is_done:
@@ -201,11 +201,8 @@ def _to_file(
     Raises:
         Unanswered: some lines have no vector.
     """
-    made_of = {
-        **_made_by(model),
-        **computed_by(model),
-        "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
-    }
+    texts = [word if is_text(word) else _described(Path(word)) for word in arguments.texts]
+    made_of = {**_made_by(model), "texts": texts}
     facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
     with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite, **facts) as file:
         if file.rows:
@@ -235,7 +232,7 @@ def _made_by(model: "TextEmbedding") -> dict[str, str]:
     prompt = {"prompt": model.prompt} if model.prompt else {}
     is_cut = model.width < model.config.hidden_size
     scaled = {"scaled": "after truncate_dim"} if is_cut and model.scales_last else {}
-    return {"model": model.fingerprint, "pooling": model.pooling, **scaled, **prompt}
+    return {"model": model.fingerprint, "pooling": model.pooling, **scaled, **prompt, **computed_by(model)}
 
 
 def _described(file: Path) -> dict[str, Any]:

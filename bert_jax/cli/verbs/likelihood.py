@@ -72,10 +72,9 @@ def _evaluate_blimp(arguments: argparse.Namespace) -> None:
     """`evaluate-blimp DIR DATA`: prints a table of accuracies."""
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"--limit {arguments.limit}: expected at least 1 pair of each set")
-    from bert_jax.evaluation.blimp import read_blimp
+    from bert_jax.evaluation.blimp import evaluate, read_blimp, table
 
     sets = read_blimp(Path(arguments.data), arguments.limit)
-    from bert_jax.evaluation.blimp import evaluate, table
     from bert_jax.inference.tasks.likelihood import Likelihood
 
     # A published score does not depend on the machine.

@@ -112,12 +112,7 @@ class Attend:
         dtype: "float32" or "bfloat16", the type of the matrix products' operands.
     """
 
-    def __init__(
-        self,
-        source: "str | os.PathLike[str] | Loaded",
-        *,
-        dtype: str | None = None,
-    ):
+    def __init__(self, source: "str | os.PathLike[str] | Loaded", *, dtype: str | None = None):
         found = opened(source)
         loaded, tokenizer = model_for(_TASK, found, dtype=dtype)
         self.tokenizer = literal_tokenizer(tokenizer, found)

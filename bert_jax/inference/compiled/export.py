@@ -274,10 +274,7 @@ def _no_call_stacks() -> Generator[None]:
     Otherwise programs would record the paths of this package and of its caller, and equal models would make different
     programs.
     """
-    options = {
-        "jax_hlo_source_file_canonicalization_regex": ".*",
-        "jax_include_full_tracebacks_in_locations": False,
-    }
+    options = {"jax_hlo_source_file_canonicalization_regex": ".*", "jax_include_full_tracebacks_in_locations": False}
     before = {name: jax.config.values[name] for name in options}
     try:
         for name, value in options.items():

@@ -265,7 +265,8 @@ def read_programs(folder: Path, facts: Facts) -> dict[Size, jax_export.Exported]
     for shape, blob in blobs.items():
         try:
             programs[shape] = program = jax_export.deserialize(bytearray(blob))
-            found = (*map(_described, _inputs_of(program)), _described(program.out_tree.unflatten(program.out_avals)))
+            _, inputs = map(_described, _inputs_of(program))
+            outputs = _described(program.out_tree.unflatten(program.out_avals))
             if shape == facts.shapes[0]:
                 program.mlir_module()  # checks StableHLO's own version, the same in all programs
         except Exception as error:
@@ -274,8 +275,8 @@ def read_programs(folder: Path, facts: Facts) -> dict[Size, jax_export.Exported]
         for what, said, is_so in (
             ("platforms", facts.platforms, tuple(program.platforms)),
             ("calling convention", facts.calling_convention_version, program.calling_convention_version),
-            ("inputs", _expected(facts.inputs, sizes), found[1]),
-            ("outputs", _expected(facts.outputs, sizes), found[2]),
+            ("inputs", _expected(facts.inputs, sizes), inputs),
+            ("outputs", _expected(facts.outputs, sizes), outputs),
         ):
             if said != is_so:
                 raise UserError(

@@ -22,14 +22,7 @@ from bert_jax.data.packed_rows import Packed, packed_rows
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.length_batches import BatchPlan
 from bert_jax.errors import UserError
-from bert_jax.inference.engine.batching import (
-    batch_sizes,
-    even_sizes,
-    length_buckets,
-    pack,
-    plan_batches,
-    sizes_for,
-)
+from bert_jax.inference.engine.batching import batch_sizes, even_sizes, length_buckets, pack, plan_batches, sizes_for
 from bert_jax.inference.runtimes.runtime import Outputs, Runtime, Shape
 from bert_jax.runtime.forks import MadeHere
 from bert_jax.tree import first_not_finite, flatten

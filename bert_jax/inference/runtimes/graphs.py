@@ -129,8 +129,8 @@ class GraphPrograms:
         try:
             with in_memory(graph) as model:
                 return compiler(model, alone)
+        except (UserError, MemoryError):
+            raise
         except Exception as error:  # each program has its own kinds
-            if isinstance(error, UserError | MemoryError):
-                raise
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UserError(f"runtime={compiler.name!r} refuses this model ({why:.200}); say runtime='xla'") from error

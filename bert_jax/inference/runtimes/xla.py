@@ -48,11 +48,7 @@ class Programs:
     at_once = 1
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        params: Any,
-        devices: Sequence[Any] | None = None,
-        dtype: str = "float32",
+        self, function: Callable[..., Any], params: Any, devices: Sequence[Any] | None = None, dtype: str = "float32"
     ):
         refuse_inherited("JAX")
         self.dtype = dtype

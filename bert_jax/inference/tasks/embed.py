@@ -96,8 +96,7 @@ class TextEmbedding(TaskModel):
         if kind == POOLED and not self.config.has_pooler:
             raise UserError(
                 f"{self.source}: the model has no pooler, which pooling={self.pooling!r} needs: no "
-                f"{MODEL_TYPES[self.config.model_type].title} has one; "
-                f"expected one of {', '.join(POOLINGS)}"
+                f"{MODEL_TYPES[self.config.model_type].title} has one; expected one of {', '.join(POOLINGS)}"
             )
         if vectors.lower_case:
             self.tokenizer = self.tokenizer.lower_cased()
@@ -147,7 +146,7 @@ class TextEmbedding(TaskModel):
         """
         single = isinstance(texts, str)
         vectors = list(self.stream([texts] if single else items_of(texts), prompt=prompt))
-        return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
+        return vectors[0] if single else np.array(vectors, np.float32).reshape(-1, self.width)
 
     def encode(self, items: list[str], first: int, *, prompt: str) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]

@@ -264,6 +264,6 @@ class FillMask(TaskModel):
 
 def _listed(targets: Any) -> list[str] | None:
     """The targets as a list, which can be read more than once."""
-    if targets is None or isinstance(targets, str):
-        return None if targets is None else [targets]
-    return items_of(targets, "targets: a token or a list of tokens")
+    if targets is None:
+        return None
+    return [targets] if isinstance(targets, str) else items_of(targets, "targets: a token or a list of tokens")

@@ -129,11 +129,7 @@ class Likelihood(TaskModel):
 
     task = "likelihood"
 
-    def __init__(
-        self,
-        source: "str | os.PathLike[str] | Loaded",
-        **running: Unpack[Running],
-    ):
+    def __init__(self, source: "str | os.PathLike[str] | Loaded", **running: Unpack[Running]):
         super().__init__(source, **running)
         if self.config.is_decoder:
             raise UserError(f"{self.source}: is a decoder; likelihood needs a masked model, which sees later tokens")
@@ -211,8 +207,6 @@ class Likelihood(TaskModel):
         return found
 
     def _hidden(self, texts: list[str], within_word_l2r: bool) -> list[Hidden]:
-        if not texts:
-            return []
         rows = self.tokenizer(
             texts,
             padding="longest",

@@ -13,7 +13,7 @@ from bert_jax.data.tokenizer.words import words_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
-from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
 from bert_jax.inference.tasks.task_source import check_count, check_text, items_of, opened, settings_of_run, shortened
 
 _AT_ONCE = 64  # questions whose windows are in memory together
@@ -105,7 +105,7 @@ class QuestionAnswering(TaskModel):
         found = opened(source)
         run = _settings_of_run(found)
         self._run_length: int | None = run.get("max_seq_len")
-        length: int = self._run_length or 384 if max_seq_len is None else max_seq_len
+        length: int = (self._run_length or 384) if max_seq_len is None else max_seq_len
         null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
         check_count("max_seq_len", length)
         check_count("n_best", n_best)
@@ -299,8 +299,7 @@ def _answers(
             if len(kept) == n_best:
                 break
     scores = np.array([score for score, _, _ in kept.values()] + [null_score] * null_answers)
-    shares = np.exp(scores - scores.max()) if len(scores) else scores
-    shares = shares / shares.sum() if len(scores) else shares
+    shares = softmax(scores) if len(scores) else scores
     candidates = tuple(
         Candidate(text, begin, end, score, float(share))
         for (text, (score, begin, end)), share in zip(kept.items(), shares, strict=False)

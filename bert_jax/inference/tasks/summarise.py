@@ -118,7 +118,7 @@ class Summarise:
                     raise
                 yield error
                 continue
-            wanted = (SENTENCES if sentences is None else sentences) if ratio is None else round(ratio * len(found))
+            wanted = (sentences or SENTENCES) if ratio is None else round(ratio * len(found))
             yield self._choose(found, max(wanted, 1), redundancy)
 
     def _sentences(self, document: str, name: str) -> list[SentenceSpan]:

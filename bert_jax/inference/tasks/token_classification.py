@@ -17,14 +17,7 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import (
-    check_count,
-    check_text,
-    check_word,
-    items_of,
-    opened,
-    settings_of_run,
-)
+from bert_jax.inference.tasks.task_source import check_count, check_text, check_word, items_of, opened, settings_of_run
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
@@ -306,7 +299,7 @@ class TokenClassification(TaskModel):
 
     def _tags(self, chances_WC: np.ndarray, counts: np.ndarray) -> list[list[Tag]]:
         """The most probable label of each word or sub-token, as one list per sentence; `counts` are their numbers."""
-        best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
+        best_W = chances_WC.argmax(axis=1)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
         ends = np.cumsum(counts)
         return [tags[begin:end] for begin, end in zip(ends - counts, ends, strict=True)]

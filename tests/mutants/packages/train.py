@@ -509,7 +509,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SHARD_PLAN,
-        "if sum(part.with_words for part in self._next) < 2:",
+        "if self._with_words < 2:",
         "if not self._next:",
         "the last shard may have one document, with no other to draw a sentence from",
         (f"{OF_PREPARING}::test_one_shard_of_one_document_never_comes_about",),

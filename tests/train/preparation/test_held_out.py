@@ -131,6 +131,6 @@ def test_the_share_is_known_after_about_as_many_units_as_have_enough_documents(
                 yield [(len(done) << 40, 1_000)] * documents_of_a_unit
 
     units = [Unit((), str(number), 1) for number in range(100)]
-    chosen = choose_held_out(PrepareOptions(**options), units, Measured(), Failures())
+    chosen = choose_held_out(PrepareOptions(**options), units, Measured(), Failures(()))
     assert chosen is not None and len(done) <= read
     assert documents_of_a_unit * len(done) >= 10_000 or len(done) == len(units)

@@ -92,7 +92,7 @@ def units_in(options: dict) -> list:
     sources = find_sources(resolved.inputs)
     record = InputRecord(options["output"] / "inputs.json", resolved)
     with Workers(1) as runner:
-        return units_of(resolved, sources, look_at(resolved, sources, record, runner, Failures()))
+        return units_of(resolved, sources, look_at(resolved, sources, record, runner, Failures(sources)))
 
 
 def test_a_broken_file_may_be_left_out_but_no_other(options, tmp_path):
@@ -171,10 +171,11 @@ def test_small_files_share_units_and_the_next_group_does_not_depend_on_them(opti
         (tmp_path / name).write_text("x")
         sources += find_sources([tmp_path / name])
 
-    def units(sizes: dict[str, int]) -> list:
+    def units(sizes: dict[str, int], broken: str = "") -> list:
         facts = {
             source: FileFacts(sizes.get(source.path.name, 30), 0, source.path.name, False, ((0, None, 0),), None)
             for source in sources
+            if source.path.name != broken
         }
         return units_of(resolved, sources, facts)
 
@@ -182,6 +183,8 @@ def test_small_files_share_units_and_the_next_group_does_not_depend_on_them(opti
     assert [source for unit in whole for source in unit.sources] == sources
     assert {len(unit.sources) for unit in whole[:10]} == {34}
     assert {unit.key for unit in whole if unit.sources[0].path.name >= "01024"} <= {unit.key for unit in mended}
+    without_the_first = {unit.key for unit in units({}, broken="01024")}
+    assert {unit.key for unit in whole if unit.sources[-1].path.name < "01024"} <= without_the_first
 
 
 def test_unfinished_work_of_an_earlier_version_is_refused(options):

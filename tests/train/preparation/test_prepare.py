@@ -562,7 +562,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN", "--output", "OUT", "--vocab", "V", "--vocab-size", "9"], "found both"),
         (["IN", "--output", "OUT", "--vocab", "no/where"], "--vocab no/where: no such local folder"),
         (["NO", "--output", "OUT", "--vocab", "V"], "NO: no such file or folder"),
-        (["IN", "--output", "OUT", "--vocab", "V", "--max-seq-length", "12,x"], "found '12,x', expected whole numbers"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--max-seq-length", "12,x"], "'12,x': expected whole numbers"),
         (["IN", "--output", "OUT", "--vocab", "V", "--max-seq-length", "4"], "--max-seq-length: found 4, expected"),
         (["IN", "--output", "OUT", "--vocab", "V", "--max-predictions", "3,4"], "--max-predictions: found 3,4, expected a number for each"),
         (["IN", "--output", "OUT", "--vocab", "V", "--held-out", "5"], "--held-out: found 5.0, expected a share"),

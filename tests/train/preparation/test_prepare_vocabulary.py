@@ -192,6 +192,27 @@ def test_the_vocabulary_of_a_start_that_failed_is_not_taken_up(corpus, tmp_path)
     assert prepare(PrepareOptions(**options, vocab=str(good)))["tokenizer"]["vocab_size"] == len(pieces) + 1
 
 
+def test_parts_of_one_vocabulary_are_not_taken_up_with_another(corpus, tmp_path, monkeypatch):
+    for name, pieces in (("own", PIECES), ("other", [*PIECES[:5], *reversed(PIECES[5:])])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    options = {"inputs": (str(corpus),), "output": tmp_path / "out", "cased": True, "dupe_factor": 1, "workers": 1}
+    own, other = (PrepareOptions(**options, vocab=str(tmp_path / f"{name}.txt")) for name in ("own", "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr("train.preparation.directory.plan_shards", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(own)
+    (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        prepare(own)
+    with pytest.raises(UserError, match="made with other options: vocab "):
+        prepare(other)
+    assert prepare(own)["tokenizer"]["vocab_size"] == len(PIECES)
+
+
 def test_options_of_a_start_whose_text_was_too_little_are_not_taken_up(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("One document alone. It has two sentences.\n")
