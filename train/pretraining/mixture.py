@@ -276,10 +276,13 @@ def mixed_scores(scores: Sequence[tuple[str, float, dict[str, float]]]) -> dict[
     """The scores of a mixture, given (name, share, scores) of its parts; parts without scores are left out.
 
     They are the means of the parts' scores, weighted by share, then the masked-LM loss of each part: mlm_loss_NAME.
+    Parts that the run takes no rows from count alike if no others have scores.
     """
     found = [(name, share, one) for name, share, one in scores if one]
     if len(scores) < 2 or not found:
         return found[0][2] if found else {}
+    if not any(share for _, share, _ in found):
+        found = [(name, 1.0, one) for name, _, one in found]
     total = sum(share for _, share, _ in found)
     mixed = {key: sum(share / total * one[key] for _, share, one in found) for key in found[0][2]}
     mixed["mlm_perplexity"] = math.exp(min(mixed["mlm_loss"], 80.0))
