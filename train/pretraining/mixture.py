@@ -74,17 +74,12 @@ class MixedData:
                 raise UserError(f"data: {same} and {path} are the same data; name it once, with the sum of the shares")
         (name, first), *others = opened.items()
         for other, data in others:
-            for what, ours, theirs in (
-                ("tokenizer", first.fingerprint, data.fingerprint),
-                ("objective", first.objective, data.objective),
-            ):
-                if ours != theirs:
-                    found = "" if what == "tokenizer" else f" ({ours} and {theirs})"
-                    mend = f"--vocab {name}" if what == "tokenizer" else f"--objective {ours}"
-                    raise UserError(
-                        f"data: {name} and {other} were prepared with another {what}{found}; prepare the text of "
-                        f"{other} with {mend}"
-                    )
+            both, again = f"data: {name} and {other} were prepared with another", f"prepare the text of {other} with"
+            if data.fingerprint != first.fingerprint:
+                raise UserError(f"{both} tokenizer; {again} --vocab {name}")
+            if data.objective != first.objective:
+                found = f"{first.objective} and {data.objective}"
+                raise UserError(f"{both} objective ({found}); {again} --objective {first.objective}")
         self.objective, self.vocab_size, self.fingerprint = first.objective, first.vocab_size, first.fingerprint
         self.tokenizer = first.tokenizer
         self.has_second = any(data.has_second for data in opened.values())
