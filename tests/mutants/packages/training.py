@@ -213,8 +213,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OWN_ROWS,
-        ")(params, objective, denominators, key, batch, _numbers(batch))",
-        ")(params, objective, denominators, key, batch, _numbers(batch) * 0)",
+        ")(params, objective, denominators, key, batch, rows)",
+        ")(params, objective, denominators, key, batch, rows * 0)",
         "all devices drop the same, and all rows",
         (f"{OF_SHARDING}::test_loss_is_that_of_one_device",),
     ),
