@@ -52,12 +52,11 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
         # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
         # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its
         # own.
-        if not ((run.data / "manifest.json").exists() and run.config.exists()):
-            _check_source(config, given, source)
-            manifest = prepare(prepare_options(config, run))
-            print_report(manifest, title=f"{run.data}: done")
-        else:
+        if (run.data / "manifest.json").exists() and run.config.exists():
             _check_unchanged(run, config)
+            return
+        _check_source(config, given, source)
+        print_report(prepare(prepare_options(config, run)), title=f"{run.data}: done")
 
     hosts.on_first_process(prepare_missing)
     return str(run.data)
