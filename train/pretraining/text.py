@@ -174,7 +174,7 @@ def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusF
     with path.open("w", encoding="utf-8") as file:
         for source in chosen:
             written = 0
-            for text in open_corpus(options, [source], read.append):
+            for text in open_corpus(options, [source], read.append, may_be_empty=True):
                 file.write(json.dumps({"text": text}) + "\n")
                 written += len(text.encode())
                 if written >= budget:

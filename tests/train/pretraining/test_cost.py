@@ -142,6 +142,15 @@ def test_the_share_of_a_sample_counts_the_rows_that_were_read_of_a_parquet_file(
     assert share == pytest.approx(2 / 40, rel=0.01)
 
 
+def test_a_file_without_text_may_be_in_a_sample(tmp_path: Path, monkeypatch):
+    (tmp_path / "a.txt").write_text("\n\n")
+    (tmp_path / "b.txt").write_text("Some words.\n\n" * 1000)
+    monkeypatch.setattr(text, "SAMPLE_BYTES", 1000)
+    options = PrepareOptions(inputs=(str(tmp_path),), output=tmp_path / "data", vocab_size=90)
+    assert text._write_sample(tmp_path / "sample.jsonl", options, find_sources([tmp_path])) > 0
+    assert (tmp_path / "sample.jsonl").stat().st_size >= 500
+
+
 @pytest.mark.slow
 def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, capsys, monkeypatch):
     words = [recipe, f"data={data}", "phases=((32, 64, 3),)"]
