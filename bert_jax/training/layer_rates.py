@@ -41,9 +41,9 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
         )
 
     def rate(path: str) -> float:
-        depth = _depth(path, count)
         if freeze == "all":
             return 0.0 if path.split("/")[0] in ("bert", *_OF_AN_ENCODER) else 1.0
+        depth = _depth(path, count)
         if depth <= frozen:
             return 0.0
         return decay ** (count + 1 - depth)
@@ -56,16 +56,13 @@ def with_rates(
 ) -> optax.GradientTransformationExtraArgs:
     """`tx` with each parameter's update multiplied by `rate(path)`; clipping ignores the gradients of frozen ones."""
 
-    def times(factor: Callable[[str], float]) -> Callable[[Any], Any]:
-        def scale(updates: Any) -> Any:
-            return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
-
-        return scale
+    def times(factor: Callable[[str], float], updates: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        unfrozen = times(lambda path: float(rate(path) > 0))(updates)
+        unfrozen = times(lambda path: float(rate(path) > 0), updates)
         updates, state = tx.update(unfrozen, state, params, **extra)
-        return times(rate)(updates), state
+        return times(rate, updates), state
 
     return optax.GradientTransformationExtraArgs(tx.init, update)
 

@@ -114,12 +114,8 @@ class OptimizerConfig(ShownConfig):
             none = ", 0 for none" if field in ("weight_decay", "clip_norm") else ""
             check(is_number(value) and 0 <= value < math.inf, field, value, f"a finite number >= 0{none}")
         for field in ("b1", "b2", "momentum"):
-            check(
-                is_number(getattr(self, field)) and 0 <= getattr(self, field) < 1,
-                field,
-                getattr(self, field),
-                "in [0, 1)",
-            )
+            value = getattr(self, field)
+            check(is_number(value) and 0 <= value < 1, field, value, "in [0, 1)")
         for field, found, expected in wrong_types(self):
             check(False, field, found, expected)
         for field in ("b2_half_life", "average_half_life"):
@@ -133,19 +129,14 @@ class OptimizerConfig(ShownConfig):
         for field in ("warmup_share", "decay_share"):
             check(0 <= getattr(self, field) <= 1, field, getattr(self, field), "from 0 to 1")
         if (steps := self.warmup_steps) is not None:
-            most = MOST_STEPS if self.schedule == "constant" else self.total_steps
-            limit = f"{most}" if self.schedule == "constant" else f"total_steps={most}"
-            check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to {limit}, or none")
-            by_share = self.warmup_share == type(self).warmup_share or steps == round(
-                self.warmup_share * self.total_steps
-            )
-            check(
-                by_share, "warmup_share", self.warmup_share, f"no share with warmup_steps={steps}, or warmup_steps=none"
-            )
+            most, name = (MOST_STEPS, "") if self.schedule == "constant" else (self.total_steps, "total_steps=")
+            check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to {name}{most}, or none")
+            share = self.warmup_share
+            agrees = share == type(self).warmup_share or steps == round(share * self.total_steps)
+            check(agrees, "warmup_share", share, f"no share with warmup_steps={steps}, or warmup_steps=none")
         if self.schedule == "stable":
-            left = self.total_steps - self.warm_up
-            most = "at most what the warm-up leaves of the run"
-            check(self.decay_steps <= left, "decay_share", self.decay_share, most)
+            fits = self.warm_up + self.decay_steps <= self.total_steps
+            check(fits, "decay_share", self.decay_share, "at most what the warm-up leaves of the run")
         if self.schedule in ("linear", "cosine"):
             check(self.power == 1, "power", self.power, f'1 with schedule="{self.schedule}" (or schedule="polynomial")')
         if self.name in ("lamb", "schedule-free"):

@@ -38,6 +38,7 @@ def sum_gradients(mesh: Mesh, dtype: DTypeLike = jnp.float32) -> Callable[[Calla
     def over_rows(f: Callable[..., Any]) -> Callable[..., Any]:
         def of_batch(params: Any, objective: Any, denominators: Any, key: Array, batch: dict[str, Array]) -> Any:
             pieces = _layouts(params, mesh)
+            rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
 
             def of_device(params: Any, objective: Any, *others: Any) -> Any:
                 whole = (gather(tree, mesh, "zero", dtype) for tree in (params, objective))
@@ -57,7 +58,7 @@ def sum_gradients(mesh: Mesh, dtype: DTypeLike = jnp.float32) -> Callable[[Calla
                 in_specs=(pieces, _layouts(objective, mesh), P(), P(), _ROWS, _ROWS),
                 out_specs=(P(), pieces),
                 check_vma=False,
-            )(params, objective, denominators, key, batch, _numbers(batch))
+            )(params, objective, denominators, key, batch, rows)
 
         return of_batch
 
@@ -87,7 +88,3 @@ def _on_devices(mesh: Mesh, f: Callable[..., Any], result: Callable[[Any], Any],
 
 def _layouts(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda sharding: sharding.spec, state_shardings(tree, mesh))
-
-
-def _numbers(batch: dict[str, Array]) -> Array:
-    return jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)

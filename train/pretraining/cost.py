@@ -176,11 +176,6 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
     return facts
 
 
-def _sum(values: Iterator[float | None]) -> float | None:
-    found = list(values)
-    return None if None in found else sum(value for value in found if value is not None)
-
-
 def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, Any]:
     config, data = plan.config, plan.data
     in_rows = config.in_rows(phase)
@@ -221,10 +216,11 @@ def facts_of_text(
 ) -> dict[str, Any]:
     """The figures of `run_facts` that do not depend on the machine: passes over the text, tokens, and disk."""
     phases = [{**phase._asdict(), **_text_facts(config, data, phase)} for phase in config.phases]
+    passes = [phase["text_passes"] for phase in phases]
     return {
         "sample_share": data.share if isinstance(data, SampledText) else None,
         "positions": sum(phase["positions"] for phase in phases),
-        "text_passes": _sum(phase["text_passes"] for phase in phases),
+        "text_passes": None if None in passes else sum(passes),
         "phases": phases,
         "mixture": data.facts() if isinstance(data, MixedData) else None,
         "disk": _disk_facts(config, data, directory, state_bytes, parameters),

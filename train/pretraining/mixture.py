@@ -74,17 +74,12 @@ class MixedData:
                 raise UserError(f"data: {same} and {path} are the same data; name it once, with the sum of the shares")
         (name, first), *others = opened.items()
         for other, data in others:
-            for what, ours, theirs in (
-                ("tokenizer", first.fingerprint, data.fingerprint),
-                ("objective", first.objective, data.objective),
-            ):
-                if ours != theirs:
-                    found = "" if what == "tokenizer" else f" ({ours} and {theirs})"
-                    mend = f"--vocab {name}" if what == "tokenizer" else f"--objective {ours}"
-                    raise UserError(
-                        f"data: {name} and {other} were prepared with another {what}{found}; prepare the text of "
-                        f"{other} with {mend}"
-                    )
+            both, again = f"data: {name} and {other} were prepared with another", f"prepare the text of {other} with"
+            if data.fingerprint != first.fingerprint:
+                raise UserError(f"{both} tokenizer; {again} --vocab {name}")
+            if data.objective != first.objective:
+                found = f"{first.objective} and {data.objective}"
+                raise UserError(f"{both} objective ({found}); {again} --objective {first.objective}")
         self.objective, self.vocab_size, self.fingerprint = first.objective, first.vocab_size, first.fingerprint
         self.tokenizer = first.tokenizer
         self.has_second = any(data.has_second for data in opened.values())
@@ -276,10 +271,13 @@ def mixed_scores(scores: Sequence[tuple[str, float, dict[str, float]]]) -> dict[
     """The scores of a mixture, given (name, share, scores) of its parts; parts without scores are left out.
 
     They are the means of the parts' scores, weighted by share, then the masked-LM loss of each part: mlm_loss_NAME.
+    Parts that the run takes no rows from count alike if no others have scores.
     """
     found = [(name, share, one) for name, share, one in scores if one]
     if len(scores) < 2 or not found:
         return found[0][2] if found else {}
+    if not any(share for _, share, _ in found):
+        found = [(name, 1.0, one) for name, _, one in found]
     total = sum(share for _, share, _ in found)
     mixed = {key: sum(share / total * one[key] for _, share, one in found) for key in found[0][2]}
     mixed["mlm_perplexity"] = math.exp(min(mixed["mlm_loss"], 80.0))

@@ -97,13 +97,9 @@ def rows_for(examples: int, examples_a_row: float) -> int:
         return examples
     exact = examples / examples_a_row
     power = 1
-    while 2 * power * round(exact / (2 * power)) >= 1 and _is_near(2 * power * round(exact / (2 * power)), exact):
+    while (rows := 2 * power * round(exact / (2 * power))) >= 1 and abs(rows - exact) <= _TOLERANCE * exact:
         power *= 2
     return max(1, power * round(exact / power))
-
-
-def _is_near(rows: int, exact: float) -> bool:
-    return abs(rows - exact) <= _TOLERANCE * exact
 
 
 def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:

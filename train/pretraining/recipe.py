@@ -346,7 +346,9 @@ class PretrainConfig(ShownConfig):
     @property
     def rates(self) -> tuple[tuple[int, float], ...]:
         """(steps, factor of the learning rate) of each phase; () if all are 1."""
-        return tuple((phase.steps, phase.rate) for phase in self.phases if any(one.rate != 1 for one in self.phases))
+        if all(phase.rate == 1 for phase in self.phases):
+            return ()
+        return tuple((phase.steps, phase.rate) for phase in self.phases)
 
     def tokens_before(self, step: int) -> int:
         """Positions of the first `step` batches."""

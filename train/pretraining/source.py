@@ -1,7 +1,6 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -168,9 +167,8 @@ class PreparedData:
         if examples == 0:
             return None
         masking = config.eval_masking or (None if self.manifest["recipe"] == "google" else MaskingConfig())
-        of_data = replace(config, masking=masking, phases=_unmasked(config.phases), seed=0)
-        (alone,) = _unmasked([phase])
-        batches = self.batches(of_data, alone, self.evaluation_split, shuffle=False)
+        of_data = replace(config, masking=masking, phases=tuple(map(_unmasked, config.phases)), seed=0)
+        batches = self.batches(of_data, _unmasked(phase), self.evaluation_split, shuffle=False)
         return batches, min(config.eval_batches, -(-examples // phase.batch))
 
 
@@ -205,10 +203,9 @@ class RandomData:
         return None
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
-        unmasked = _unmasked(config.phases)
+        unmasked = tuple(map(_unmasked, config.phases))
         of_data = replace(config, masking=config.eval_masking, phases=unmasked, packed=(), accumulation=None)
-        (alone,) = _unmasked([phase])
-        return self.batches(of_data, alone), config.eval_batches
+        return self.batches(of_data, _unmasked(phase)), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
         masking = phase.masking(config.masking or MaskingConfig())
@@ -224,6 +221,6 @@ class RandomData:
         )
 
 
-def _unmasked(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """The phases without masks of their own, for held-out text."""
-    return tuple(phase._replace(mask=None, corruption=None) for phase in phases)
+def _unmasked(phase: Phase) -> Phase:
+    """The phase without masks of its own, for held-out text."""
+    return phase._replace(mask=None, corruption=None)

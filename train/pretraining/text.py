@@ -52,12 +52,11 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
         # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
         # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its
         # own.
-        if not ((run.data / "manifest.json").exists() and run.config.exists()):
-            _check_source(config, given, source)
-            manifest = prepare(prepare_options(config, run))
-            print_report(manifest, title=f"{run.data}: done")
-        else:
+        if (run.data / "manifest.json").exists() and run.config.exists():
             _check_unchanged(run, config)
+            return
+        _check_source(config, given, source)
+        print_report(prepare(prepare_options(config, run)), title=f"{run.data}: done")
 
     hosts.on_first_process(prepare_missing)
     return str(run.data)
@@ -175,7 +174,7 @@ def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusF
     with path.open("w", encoding="utf-8") as file:
         for source in chosen:
             written = 0
-            for text in open_corpus(options, [source], read.append):
+            for text in open_corpus(options, [source], read.append, may_be_empty=True):
                 file.write(json.dumps({"text": text}) + "\n")
                 written += len(text.encode())
                 if written >= budget:

@@ -207,8 +207,8 @@ def _read_parquet(
             for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(fields)):
                 for value in batch.to_pylist():
                     row += 1
+                    progress(size * row // rows - size * (row - 1) // rows)  # a caller may want no more than this one
                     yield f"{path}, row {row}", value
-                progress(size * batch.num_rows // rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise parquet_error(path, row, error) from None
     except UnicodeDecodeError:

@@ -173,23 +173,18 @@ def _hash_field(sha256: str) -> bytes:
     return f'"sha256": "{sha256}"'.encode()
 
 
-def path_keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """The names along a `jax.tree_util` key path: dictionary keys, field names, positions.
-
-    They do not include the containers' classes, so a state can be read into other classes with the same names.
-    """
-    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
-
-
 def flatten(tree: Any) -> dict[str, Any]:
     """The leaves of any pytree by path, such as `params/bert/pooler/kernel`, in the tree's order.
+
+    A path has dictionary keys, field names and positions, but not the containers' classes, so a state can be read into
+    other classes with the same names.
 
     Raises:
       ValueError: Two leaves have the same path, or a key contains "/".
     """
     leaves: dict[str, Any] = {}
     for key_path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        keys = path_keys(key_path)
+        keys = tuple(jax.tree_util.keystr((key,), simple=True) for key in key_path)
         path = "/".join(keys)
         if path in leaves or any("/" in key or not key for key in keys) or not keys:
             raise ValueError(f"the state has no unambiguous path for the leaf {keys}")

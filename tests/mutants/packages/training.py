@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYER_RATES,
-        "times(lambda path: float(rate(path) > 0))(updates)",
+        "times(lambda path: float(rate(path) > 0), updates)",
         "updates",
         "what is frozen has a part in the clipped norm",
         ("tests/training/test_layer_rates.py::test_clipping_counts_what_learns",),
@@ -213,8 +213,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OWN_ROWS,
-        ")(params, objective, denominators, key, batch, _numbers(batch))",
-        ")(params, objective, denominators, key, batch, _numbers(batch) * 0)",
+        ")(params, objective, denominators, key, batch, rows)",
+        ")(params, objective, denominators, key, batch, rows * 0)",
         "all devices drop the same, and all rows",
         (f"{OF_SHARDING}::test_loss_is_that_of_one_device",),
     ),

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from bert_jax.data.text.sources import find_sources
 from bert_jax.shown import duration
 from tests.root import ROOT
 from train import pretrain
 from train.planning import fit
 from train.planning.machines import read_topology
+from train.preparation.options import PrepareOptions
 from train.pretraining import cost, text
 from train.pretraining.cost_report import _time_line, cost_lines
 from train.pretraining.recipe import PretrainConfig
@@ -125,6 +127,28 @@ def test_text_is_prepared_for_a_dry_run_and_a_large_one_is_sampled(recipe, corpu
     assert whole["config"]["model"]["vocab_size"] == sampled["config"]["model"]["vocab_size"] == 90
     assert whole["prepare_seconds"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_the_share_of_a_sample_counts_the_rows_that_were_read_of_a_parquet_file(tmp_path: Path, monkeypatch):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "books.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"{number} " * 900 for number in range(1000, 1040)]}), path)
+    monkeypatch.setattr(text, "SAMPLE_BYTES", 5000)
+    options = PrepareOptions(inputs=(str(path),), output=tmp_path / "data", vocab_size=90)
+    share = text._write_sample(tmp_path / "sample.jsonl", options, find_sources([path]))
+    assert len((tmp_path / "sample.jsonl").read_text().splitlines()) == 2
+    assert share == pytest.approx(2 / 40, rel=0.01)
+
+
+def test_a_file_without_text_may_be_in_a_sample(tmp_path: Path, monkeypatch):
+    (tmp_path / "a.txt").write_text("\n\n")
+    (tmp_path / "b.txt").write_text("Some words.\n\n" * 1000)
+    monkeypatch.setattr(text, "SAMPLE_BYTES", 1000)
+    options = PrepareOptions(inputs=(str(tmp_path),), output=tmp_path / "data", vocab_size=90)
+    assert text._write_sample(tmp_path / "sample.jsonl", options, find_sources([tmp_path])) > 0
+    assert (tmp_path / "sample.jsonl").stat().st_size >= 500
 
 
 @pytest.mark.slow

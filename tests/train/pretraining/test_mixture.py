@@ -256,6 +256,7 @@ def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
     assert found == pytest.approx(
         {"mlm_loss": 2.5, "mlm_perplexity": np.exp(2.5), "x": 0.75, "mlm_loss_a": 2.0, "mlm_loss_b": 4.0}
     )
+    assert mixed_scores([("a", 1.0, {}), ("b", 0.0, one)]) == pytest.approx(one | {"mlm_loss_b": 2.0})
     assert mixed_scores([("", 1.0, one)]) == one
     assert mixed_scores([("", 1.0, {})]) == mixed_scores([("a", 0.5, {}), ("b", 0.5, {})]) == {}
 

@@ -71,11 +71,12 @@ def in_one_program(words: SweepWords, configs: Mapping[str, PretrainConfig]) -> 
     Raises:
         UserError: the words ask for it, and it cannot be.
     """
-    if words.merge is None and words.sweep_in in (None, "turn"):
-        return False
-    if words.merge is None and words.sweep_in == "auto":
-        return words.halving is None and why_not_together(configs) is None and pays(next(iter(configs.values())))
-    if words.sweep_in == "turn":
+    if words.merge is None:
+        if words.sweep_in in (None, "turn"):
+            return False
+        if words.sweep_in == "auto":
+            return words.halving is None and why_not_together(configs) is None and pays(next(iter(configs.values())))
+    elif words.sweep_in == "turn":
         raise UserError("merge: averages members of one program; say sweep_in=together")
     word = "sweep_in" if words.sweep_in == "together" else "merge"
     if words.halving is not None:
