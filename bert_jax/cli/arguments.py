@@ -184,6 +184,4 @@ def numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected whole numbers with commas between, such as 0,2,4"
-        ) from None
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers with commas between") from None

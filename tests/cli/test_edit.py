@@ -133,7 +133,7 @@ def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path
     [
         ("", "no change given"),
         ("--keep-layers 0,7", "--keep-layers 0,7: expected ascending numbers from 0 to 2"),
-        ("--keep-layers 0;2", "expected whole numbers with commas between, such as 0,2,4"),
+        ("--keep-layers 0;2", "expected whole numbers with commas between"),
         (
             "--student distilbert",
             "of twelve, and {source} has 3; say which, as in --keep-layers 0",
