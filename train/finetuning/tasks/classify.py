@@ -24,7 +24,7 @@ from bert_jax.data.tasks.labelled_text import (
 )
 from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, some_of
+from bert_jax.errors import UserError
 from bert_jax.evaluation.score import MOST_RANKED, diagnostic_scores, glue_scores, ranking_scores, table_scores
 from bert_jax.training.objectives import Objective, OneLabel, Regression, SeveralLabels
 from train.finetuning.recipe import FinetuneConfig
@@ -42,7 +42,7 @@ from train.finetuning.tasks.data import (
     task_files,
     with_held_out,
 )
-from train.finetuning.tasks.labels import class_of, class_weights, warn_of_joined, warn_of_scale
+from train.finetuning.tasks.labels import class_of, class_weights, warn_of_joined, warn_of_lost, warn_of_scale
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +121,8 @@ class ClassifyTask:
             "number": "regression",
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
-        if layout.kind == "classes" and not (learnt := self.train.targets["labels"].any(axis=0)).all():
-            lost = some_of(self._chosen(~learnt))
-            logger.warning("dev=%s holds out every example of %s, which is not learnt", config.dev, lost)
+        if layout.kind == "classes":
+            warn_of_lost(config.dev, self._chosen(~self.train.targets["labels"].any(axis=0)))
         self.trained_on = (files.train, *files.more)
         self.objective = self._objective(config)
         read, read_test = partial(_examples_of, layout.read), partial(_examples_of, layout.read_test)

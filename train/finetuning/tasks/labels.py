@@ -74,6 +74,12 @@ def warn_of_joined(examples: Sequence[LabelledText], path: Path) -> None:
             return
 
 
+def warn_of_lost(dev: str | None, names: Sequence[str]) -> None:
+    """Warns of labels whose every example is among those that `dev=SHARE` holds out, if there are any."""
+    if names:
+        logger.warning("dev=%s holds out every example of %s, which is not learnt", dev, some_of(names))
+
+
 def warn_of_scale(numbers: np.ndarray, path: Path) -> None:
     """Warns of numbers [N] that are far from the outputs of a new head, which begin near 0 and change by little."""
     mean, deviation = float(numbers.mean()), float(numbers.std())

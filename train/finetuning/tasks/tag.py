@@ -24,7 +24,7 @@ from bert_jax.data.tasks.tags import (
 )
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, some_of
+from bert_jax.errors import UserError
 from bert_jax.evaluation.metrics import Entity, entities
 from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.evaluation.score import word_scores
@@ -42,7 +42,7 @@ from train.finetuning.tasks.data import (
     task_files,
     with_held_out,
 )
-from train.finetuning.tasks.labels import class_weights
+from train.finetuning.tasks.labels import class_weights, warn_of_lost
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +88,7 @@ class TagTask:
         sentences = read(files.train)
         self.labels = layout.labels(sentences, str(files.train))
         train, held = with_held_out(config, sentences, layout.group)
-        if lost := _tags_in(held) - _tags_in(train):
-            logger.warning(
-                "dev=%s holds out every example of %s, which is not learnt", config.dev, some_of(sorted(lost))
-            )
+        warn_of_lost(config.dev, sorted(_tags_in(held) - _tags_in(train)))
         self.train = self._split("train", files.train, train).encoded
         self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
