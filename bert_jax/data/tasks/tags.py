@@ -206,10 +206,9 @@ def _strings_of(row: dict[str, Any], names: tuple[str, ...], where: str, what: s
         raise UserError(f"{where}: found {values!r:.60} as {quoted(name)}; expected a list of {what}")
     for value in values:
         if not isinstance(value, str):
-            ids = (
-                f" (of ids: features[{quoted(name)}].feature.names of the data set has them)" if what == "tags" else ""
-            )
-            raise UserError(f"{where}: found {value!r:.60} in {quoted(name)}; expected strings{ids}")
+            of_ids = f"names, not ids; features[{quoted(name)}].feature.names of the data set has them"
+            expected = of_ids if what == "tags" else "strings"
+            raise UserError(f"{where}: found {value!r:.60} in {quoted(name)}; expected {expected}")
     return name, tuple(values)
 
 

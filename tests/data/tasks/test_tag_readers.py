@@ -204,7 +204,7 @@ def test_rows_of_hugging_face(tmp_path, suffix: str):
         ({"tokens": ["\ud800"]}, "'\\ud800' is not valid Unicode"),
         ({"tokens": ["EU"], "tags": ["O", "O"]}, "1 words and 2 in 'tags'"),
         ({"tokens": ["EU"], "ner_tags": [3]},
-         "found 3 in 'ner_tags'; expected strings (of ids: features['ner_tags'].feature.names of the data set has them)"),
+         "found 3 in 'ner_tags'; expected names, not ids; features['ner_tags'].feature.names of the data set has them"),
         ({"tokens": ["EU"], "tags": ["ORG"]}, "the tag is 'ORG'; expected O, or B-"),
     ],
 )  # fmt: skip
