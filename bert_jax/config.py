@@ -211,6 +211,10 @@ class BertConfig(ShownConfig):
         """A copy with some fields changed; it is checked like every config."""
         return dataclasses.replace(self, **changes)
 
+    def with_dropout(self, rate: float) -> Self:
+        """A copy with this rate of dropout wherever the encoder has one, the attention's probabilities included."""
+        return self.replace(hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
         """The config of a published model.

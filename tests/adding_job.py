@@ -63,7 +63,9 @@ class AddingJob(Untimed):
 
     def resume(self, facts: dict[str, Any]) -> None: ...
 
-    def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def train_step(
+        self, state: TrainState, batch: dict[str, Any], dropout: float | None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         return _step(state, batch)
 
     def on_start(self, log: Any, *, resumed: bool) -> None: ...

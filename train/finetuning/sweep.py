@@ -97,7 +97,9 @@ class SweepJob(Untimed):
     def resume(self, facts: dict[str, Any]) -> None:
         self._history = {row["step"]: row for row in facts["evaluations"]}
 
-    def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def train_step(
+        self, state: TrainState, batch: dict[str, Any], dropout: float | None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         return self._train_step(state, batch, self._dropout_keys, self._peaks, self._task.objective)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:

@@ -155,6 +155,9 @@ class PretrainingJob(ModelJob):
             again = of_text if self.config.text else "prepare it with --held-out 0.1"
             log.say(f"the data has no held-out documents: there will be no evaluation; {again}")
 
+    def dropout_at(self, step: int) -> float | None:
+        return self.config.dropout_at(step)
+
     def parts_of(self, batch: Batch) -> int:
         rows, length = batch["input_ids"].shape
         return self.config.parts_of(length, rows, batch_pieces(self.mesh))

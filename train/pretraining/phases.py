@@ -1,4 +1,4 @@
-"""The phases of a pretraining run: their lengths, batches and masks, and how a batch is divided."""
+"""The phases of a pretraining run: their lengths, batches, masks and dropout, and how a batch is divided."""
 
 import bisect
 import math
@@ -22,6 +22,7 @@ class Phase(NamedTuple):
         mask: share of the tokens to predict, in place of `masking.probability`; None: that.
         corruption: in place of `masking.corruption`; None: that.
         rate: factor of the schedule's learning rate.
+        dropout: rate of the whole encoder, in place of the model's two; None: those.
     """
 
     length: int
@@ -30,6 +31,7 @@ class Phase(NamedTuple):
     mask: float | None = None
     corruption: tuple[float, float, float] | None = None
     rate: float = 1.0
+    dropout: float | None = None
 
     def masking(self, masking: MaskingConfig) -> MaskingConfig:
         """`masking` with what the phase says of it."""
@@ -66,6 +68,7 @@ def settings_told(phase: Phase) -> str:
     told = [] if phase.mask is None else [f"{phase.mask:.0%} masks"]
     told += [] if phase.corruption is None else ["/".join(f"{100 * share:g}" for share in phase.corruption)]
     told += [] if phase.rate == 1 else [f"rate x {phase.rate:g}"]
+    told += [] if phase.dropout is None else [f"{phase.dropout:.0%} dropout" if phase.dropout else "no dropout"]
     return "".join(f", {one}" for one in told)
 
 
@@ -163,6 +166,8 @@ def checked(phase: Phase, masking: MaskingConfig | None) -> Phase:
             )
     if not is_number(phase.rate) or not 0 < phase.rate < math.inf:
         raise UserError(f"phases: found the learning-rate factor {phase.rate!r} in {found}; expected one above 0")
+    if phase.dropout is not None and (not is_number(phase.dropout) or not 0 <= phase.dropout < 1):
+        raise UserError(f"phases: found the dropout {phase.dropout!r} in {found}; expected a rate from 0 to below 1")
     if phase.corruption is None:
         return phase
     return phase._replace(corruption=checked_corruption(phase.corruption, "phases"))

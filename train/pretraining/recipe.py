@@ -90,8 +90,8 @@ class PretrainConfig(ShownConfig):
     unless it is given. Every number of steps counts optimizer steps (consumed batches).
 
     phases                (length, batch, steps) of each part of the run, such as ((128, 256, 9000), (512, 64, 1000));
-                          after these it may have a mask share, a corruption and a factor of the learning rate, such as
-                          (128, 256, 9000, 0.3, (1, 0, 0), 0.5): see Phase
+                          after these it may have a mask share, a corruption, a factor of the learning rate and a
+                          dropout rate, such as (128, 256, 9000, 0.3, (1, 0, 0), 0.5, 0.1): see Phase
     tokens_per_device     the most positions (rows x length) that a device computes at a time: a batch with more of them
                           for each device is computed in parts; None: no limit
     accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
@@ -342,6 +342,10 @@ class PretrainConfig(ShownConfig):
     def batches(self) -> tuple[tuple[int, int], ...]:
         """(steps, positions of a batch) of each phase."""
         return tuple((phase.steps, phase.batch * phase.length) for phase in self.phases_in_rows)
+
+    def dropout_at(self, step: int) -> float | None:
+        """Of the phase that batch number `step` belongs to, if it has one of its own."""
+        return self.phase_at(step)[1].dropout
 
     @property
     def rates(self) -> tuple[tuple[int, float], ...]:

@@ -16,6 +16,7 @@ from train.pretraining.mixture import DataSource, head_for
 from train.pretraining.objective import objective_of
 from train.pretraining.phases import Phase
 from train.pretraining.recipe import PretrainConfig
+from train.run.job import with_dropout
 from train.run.step_cost import train_flops
 
 
@@ -71,7 +72,7 @@ class Steps:
     def trace(self, phase: Phase, accumulation: int) -> Any:
         """The traced step of a phase (`jax.stages.Traced`), for its batch and length."""
         step = compile_train_step(
-            self.model,
+            with_dropout(self.model, phase.dropout),
             self.tx,
             make_schedule(self.config.optimizer, batches=self.config.batches, factors=self.config.rates),
             mesh=self.mesh,

@@ -76,8 +76,17 @@ class Job(Protocol):
         """
         ...
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Returns the next state and metrics, which only the job's own methods read; donates `state`."""
+    def dropout_at(self, step: int) -> float | None:
+        """The dropout rate with which to train on batch number `step`, in place of the model's; None: the model's."""
+        ...
+
+    def train_step(
+        self, state: TrainState, batch: Batch, dropout: float | None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Returns the next state and metrics, which only the job's own methods read; donates `state`.
+
+        Each `dropout` is a program of its own.
+        """
         ...
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
@@ -130,6 +139,9 @@ class Untimed:
     def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:
         return False
 
+    def dropout_at(self, step: int) -> float | None:
+        return None
+
 
 class ModelJob(Untimed):
     """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
@@ -153,8 +165,14 @@ class ModelJob(Untimed):
         self._init_key, self.dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
         self._step_in_parts = cache(
-            lambda parts: compile_train_step(
-                model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective, with_numbers=with_numbers
+            lambda parts, dropout: compile_train_step(
+                with_dropout(model, dropout),
+                tx,
+                schedule,
+                mesh=mesh,
+                accumulation=parts,
+                objective=objective,
+                with_numbers=with_numbers,
             )
         )
 
@@ -169,8 +187,10 @@ class ModelJob(Untimed):
         """A randomly initialised state, from the run's seed."""
         return init_state(self._init_key, self.model, self.tx, mesh=self.mesh)
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        step = self._step_in_parts(self.parts_of(batch))
+    def train_step(
+        self, state: TrainState, batch: Batch, dropout: float | None = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        step = self._step_in_parts(self.parts_of(batch), dropout)
         return step(state, batch, self.dropout_key, self.objective, *self.schedule_numbers())
 
     def schedule_numbers(self) -> tuple[np.ndarray, ...]:
@@ -187,6 +207,11 @@ class ModelJob(Untimed):
             f"{skipped} steps in a row up to step {step:,} had a non-finite loss or gradient; earlier checkpoints are "
             "kept. Lower optimizer.learning_rate"
         )
+
+
+def with_dropout(model: nn.Module, rate: float | None) -> nn.Module:
+    """The model with another dropout rate; None: as it is."""
+    return model if rate is None else model.clone(config=model.config.with_dropout(rate))
 
 
 def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[tuple[Any, float]]:

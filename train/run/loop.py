@@ -148,15 +148,16 @@ class _Training:
                 self._code = self._evaluate() or EXIT_DONE
 
     def _take_step(self, batch: Batch, waited: float) -> None:
-        shapes = tuple(array.shape for array in jax.tree.leaves(batch))
-        new = shapes not in self._compiled
+        dropout = self._job.dropout_at(self._step)
+        program = (dropout, *(array.shape for array in jax.tree.leaves(batch)))
+        new = program not in self._compiled
         with self._stages("compile" if new else "step"), self._profile.step(self._step + 1), ExitStack() as stack:
             if new:
                 self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
                 stack.enter_context(self._meter.pause(recurs=False))
-            self._state, metrics = self._job.train_step(self._state, batch)
-        self._compiled.add(shapes)
+            self._state, metrics = self._job.train_step(self._state, batch, dropout)
+        self._compiled.add(program)
         self._step += 1
         with self._meter.pause(recurs=False):
             self._profile.end(self._step, self._state)

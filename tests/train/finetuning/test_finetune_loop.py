@@ -87,9 +87,9 @@ def test_no_garbage_is_looked_for_while_a_step_is_traced(place: Path, monkeypatc
     collects: list[tuple[tuple[int, ...], bool]] = []
     step = FinetuningJob.train_step
 
-    def note(self, state, batch):
+    def note(self, state, batch, dropout):
         collects.append((batch["input_ids"].shape, gc.isenabled()))
-        return step(self, state, batch)
+        return step(self, state, batch, dropout)
 
     monkeypatch.setattr(FinetuningJob, "train_step", note)
     assert gc.isenabled()
@@ -105,13 +105,13 @@ def test_another_rate_length_and_seed_is_the_same_program(place: Path, monkeypat
     texts = []
     step = FinetuningJob.train_step
 
-    def lowered(self, state, batch):
+    def lowered(self, state, batch, dropout):
         if len(texts) == self.config.seed:
-            parts = self._step_in_parts(1)
+            parts = self._step_in_parts(1, dropout)
             texts.append(
                 parts.lower(state, batch, self.dropout_key, self.objective, *self.schedule_numbers()).as_text()
             )
-        return step(self, state, batch)
+        return step(self, state, batch, dropout)
 
     monkeypatch.setattr(FinetuningJob, "train_step", lowered)
     more = ["optimizer.learning_rate=1e-3", "epochs=0.5", "warmup=0", "seed=1", "pad=max"]

@@ -28,8 +28,8 @@ take_step = PretrainingJob.train_step
 def spoilt(step, weights):
     return jnp.where((step >= 12) & (step < 15), jnp.nan, 1).astype(weights.dtype) * weights
 
-def train_step(self, state, batch):
-    return take_step(self, state, batch | {"mlm_weights": spoilt(state.step, batch["mlm_weights"])})
+def train_step(self, state, batch, dropout):
+    return take_step(self, state, batch | {"mlm_weights": spoilt(state.step, batch["mlm_weights"])}, dropout)
 
 PretrainingJob.train_step = train_step
 if kill := json.loads(os.environ.get("KILL", "null")):

@@ -1,6 +1,7 @@
-"""What a phase may have of its own: masks, corruption and a factor of the learning rate."""
+"""What a phase may have of its own: masks, corruption, a factor of the learning rate and dropout."""
 
 import dataclasses
+import gc
 import json
 import shlex
 from pathlib import Path
@@ -15,6 +16,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.training_record import training_record
+from bert_jax.training.mesh import MeshConfig, make_mesh
 from bert_jax.training.moments import decay_by_tokens
 from bert_jax.training.optimizer import OptimizerConfig, make_schedule
 from tests.run_directory import assert_equal_states, records, state_of, stopped_at
@@ -24,6 +26,7 @@ from train.pretraining.job import PretrainingJob
 from train.pretraining.phases import Phase, ramped_phases
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
+from train.pretraining.steps import Steps
 from train.run.config import override, to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
@@ -127,6 +130,8 @@ def test_phases_of_three_numbers_are_written_as_ever_and_longer_ones_come_back()
         ((32, 8, 5, 0.3, (0.8, 0.1)), r"phases: found \(0.8, 0.1\); expected the shares of \[MASK\]"),
         ((32, 8, 5, 0.3, (0.8, 0.3, -0.1)), "which add up to 1"),
         ((32, 8, 5, None, None, 0), "phases: found the learning-rate factor 0"),
+        ((32, 8, 5, None, None, 1, 1), "phases: found the dropout 1 in .*; expected a rate from 0 to below 1"),
+        ((32, 8, 5, None, None, 1, "no"), "phases: found the dropout 'no'"),
     ],
 )
 def test_wrong_settings_of_a_phase_are_refused(phase: tuple, says: str):
@@ -187,6 +192,50 @@ def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_
     assert "32, 16, 3, 0.15" in training_record(stopped, 12)
     saved = tuple(json.loads((stopped / "config.json").read_text())["phases"])
     assert dataclasses.replace(config, phases=saved) == config
+
+
+@pytest.mark.slow
+def test_a_phase_has_dropout_of_its_own(recipe: str, data: str, tmp_path: Path, monkeypatch):
+    """And its first step counts as one that compiles, for which no garbage is looked for."""
+    words = [recipe, f"data={data}", "log_every=1", "eval_every=4"]
+    none = [f"model.{name}=0" for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
+    collects, step = [], PretrainingJob.train_step
+
+    def note(self, state, batch, dropout):
+        collects.append(gc.isenabled())
+        return step(self, state, batch, dropout)
+
+    monkeypatch.setattr(PretrainingJob, "train_step", note)
+    runs = {
+        "late": ["phases=((32, 8, 2, None, None, 1, 0), (32, 8, 2))"],
+        "the same": ["phases=((32, 8, 2), (32, 8, 2, None, None, 1, 0.1))", *none],
+        "never": ["phases=((32, 8, 4),)", *none],
+    }
+    losses = {}
+    for name, more in runs.items():
+        assert pretrain.main([*words, *more, f"run={tmp_path / name}"]) == EXIT_DONE
+        losses[name] = [row["loss"] for row in records(tmp_path / name, "train")]
+    assert collects == [False, True, False, True] * 2 + [False, True, True, True]
+    assert_equal_states(tmp_path / "late", tmp_path / "the same")
+    assert losses["late"][:2] == losses["never"][:2]
+    assert losses["late"][2:] != losses["never"][2:]
+    assert "rows of 32, 8 on a device, no dropout" in (tmp_path / "late" / "run.log").read_text()
+    assert BertConfig.from_json(tmp_path / "late" / "export" / "config.json").hidden_dropout_prob == 0.1
+
+
+@pytest.mark.slow
+def test_the_step_that_is_planned_for_a_phase_has_its_dropout():
+    model = BertConfig.preset("tiny", num_hidden_layers=1)
+    phase, config = Phase(32, 8, 2, dropout=0.0), dataclasses.replace(config_of(), model=model)
+    programs = [
+        str(Steps(one, RandomData(90, "none"), make_mesh(MeshConfig(data=1))).trace(of, 1).jaxpr)
+        for one, of in (
+            (config, phase),
+            (dataclasses.replace(config, model=model.with_dropout(0.0)), phase._replace(dropout=None)),
+            (config, phase._replace(dropout=None)),
+        )
+    ]
+    assert programs[0] == programs[1] != programs[2]
 
 
 @pytest.mark.slow

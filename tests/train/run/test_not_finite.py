@@ -198,8 +198,8 @@ def test_a_state_that_is_not_finite_is_not_saved_and_a_rollback_passes_over_it(t
     """The loss is finite all the time; what overflows is a parameter that it does not depend on."""
 
     class Overflows(AddingJob):
-        def train_step(self, state, batch):
-            state, metrics = super().train_step(state, batch)
+        def train_step(self, state, batch, dropout):
+            state, metrics = super().train_step(state, batch, dropout)
             if self.explodes is not None and int(state.step) == self.explodes:
                 state = dataclasses.replace(state, params={"sum": state.params["sum"].at[0].set(np.inf)})
             return state, metrics

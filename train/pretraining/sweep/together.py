@@ -28,7 +28,7 @@ from train.pretraining.sweep.members import SweepWords
 from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
-from train.run.job import Log, Metrics, Untimed, prefetched_batches
+from train.run.job import Log, Metrics, Untimed, prefetched_batches, with_dropout
 from train.run.launch import Launch
 from train.run.log.meter import Spent
 from train.run.log.run_log import RunLog
@@ -165,8 +165,8 @@ class TogetherJob(Untimed):
         differ = len({one.decay_share for one in optimizers}) > 1
         self._more = (self._by_member(decays),) if differ else ()
         self._step_in_parts = cache(
-            lambda parts: compile_many_train_step(
-                first.model,
+            lambda parts, dropout: compile_many_train_step(
+                with_dropout(first.model, dropout),
                 config.optimizer,
                 self.mesh,
                 accumulation=parts,
@@ -212,9 +212,14 @@ class TogetherJob(Untimed):
             "members": [{"lowest_losses": job.facts()["lowest_losses"]} | log.keep() for job, log in pairs],
         }
 
-    def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def dropout_at(self, step: int) -> float | None:
+        return self.config.dropout_at(step)
+
+    def train_step(
+        self, state: TrainState, batch: dict[str, Any], dropout: float | None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         _, rows, length = batch["input_ids"].shape
-        step = self._step_in_parts(self.config.parts_of(length, rows, 1))
+        step = self._step_in_parts(self.config.parts_of(length, rows, 1), dropout)
         self._step += 1
         return step(state, batch, self._keys, self._peaks, self._first.objective, *self._more)
 

@@ -61,7 +61,14 @@ def test_a_member_with_packed_rows_equals_its_single_run(straight: Path, words: 
 
 
 def test_a_member_with_muon_equals_its_single_run_over_two_phases(recipe: str, data: str, tmp_path: Path):
-    words = [recipe, f"data={data}", "phases=((32,8,4),(48,8,3,0.5))", "eval_every=4", "eval_batches=1", "log_every=2"]
+    words = [
+        recipe,
+        f"data={data}",
+        "phases=((32,8,4),(48,8,3,0.5,None,1,0))",
+        "eval_every=4",
+        "eval_batches=1",
+        "log_every=2",
+    ]
     words += ["optimizer.name=muon", "export_at_end=no"]
     assert pretrain.main([*words, *TWO, f"run={tmp_path / 'both'}"]) == EXIT_DONE
     assert pretrain.main([*words, "optimizer.learning_rate=2e-3", f"run={tmp_path / 'alone'}"]) == EXIT_DONE
