@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.text import markdown
 from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.sources import find_sources
 from bert_jax.errors import UserError
@@ -273,6 +274,19 @@ def test_markdown_keeps_the_words_and_loses_the_markup(tmp_path, newline):
     assert len(list(Corpus(find_sources([tmp_path]), documents="chapters"))) == 3
     (tmp_path / "b.txt").write_text("# Part\n")
     assert list(Corpus(find_sources([tmp_path / "b.txt"], format="markdown"))) == ["Part"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Words.\n\n````\n```\n# no heading\n````\n\n# A heading",
+        "Words.\n\n~~~\n~~~ a\n# no heading\n~~~\n\n# A heading",
+        "```Words.```\n\n```\n# no heading\n```\n\n# A heading",
+    ],
+)
+def test_a_long_markdown_file_is_not_cut_within_code(text, monkeypatch):
+    monkeypatch.setattr(markdown, "_PART_CHARS", 0)
+    assert [line for line in markdown.markdown_lines(text.split("\n")) if line] == ["Words.", "A heading"]
 
 
 PARTS = "HEAD 1\n\n\nOne one.\n\nTwo.\n\n\n\nHEAD 2\nThree.\n----\nFour.\n"
