@@ -53,16 +53,19 @@ def _parser() -> Any:
 
 def _text(token: Any) -> str:
     """The words of an inline token; its line breaks are spaces unless the author forced them."""
-    text, broken = "", False
+    pieces: list[str] = []
+    broken = False
     for child in token.children or ():
         if child.type == "softbreak":
             broken = True
             continue
         piece = "\n" if child.type == "hardbreak" else child.content if child.type in ("text", "code_inline") else ""
         if piece:
-            text = joined(text, piece) if broken and text and not text.endswith("\n") else text + piece
+            if broken and pieces and not pieces[-1].endswith("\n"):
+                piece = joined(pieces[-1][-1], piece)[1:]  # with a space before it, or without
+            pieces.append(piece)
             broken = False
-    return text.strip()
+    return "".join(pieces).strip()
 
 
 def _without_front_matter(lines: Iterable[str]) -> Iterator[str]:

@@ -289,6 +289,13 @@ def test_a_long_markdown_file_is_not_cut_within_code(text, monkeypatch):
     assert [line for line in markdown.markdown_lines(text.split("\n")) if line] == ["Words.", "A heading"]
 
 
+def test_a_markdown_paragraph_takes_time_in_proportion_to_its_length(monkeypatch):
+    join, lengths = markdown.joined, []
+    monkeypatch.setattr(markdown, "joined", lambda a, b: lengths.append(len(a)) or join(a, b))
+    assert "".join(markdown.markdown_lines(["A *few* words."] * 50)) == " ".join(["A few words."] * 50)
+    assert max(lengths) < 100
+
+
 PARTS = "HEAD 1\n\n\nOne one.\n\nTwo.\n\n\n\nHEAD 2\nThree.\n----\nFour.\n"
 
 
