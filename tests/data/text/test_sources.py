@@ -200,7 +200,7 @@ def test_files_of_wikiextractor_are_recognised_and_lose_titles_and_redirects(tmp
 def test_several_fields_are_paragraphs_of_one_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body": "One.\\nTwo.", "id": 1, "title": "A title"}\n')
     assert list(Corpus(find_sources([tmp_path]), field="title,body")) == ["A title\nOne.\nTwo."]
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: no field 'text'; the object has body, id, title"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: no field 'text'; the object has 'body', 'id', 'title'"):
         list(Corpus(find_sources([tmp_path]), field="title,text"))
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
