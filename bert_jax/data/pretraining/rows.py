@@ -1,6 +1,7 @@
 """Unmasked rows of token ids for any examples of a prepared directory, gathered from its files."""
 
 import functools
+import threading
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -86,7 +87,7 @@ class PreparedRows:
         self._index = Opened(len(self._parts), files.index)
         self.has_separators: bool = manifest["settings"].get("rows") in CROSSING
         self._bounds: dict[int, np.ndarray] = {}
-        self._bounds_bytes = 0
+        self._bounds_lock = threading.Lock()
         self.static_predictions: int | None = None
         """P of the masks drawn when the data was prepared; None if training draws new ones in each epoch."""
         self._masks: tuple[Opened, ...] = ()
@@ -162,11 +163,10 @@ class PreparedRows:
         found = self._bounds.get(number)
         if found is None:
             found = self._data.bounds(self._shards, number)
-            self._bounds[number] = found
-            self._bounds_bytes += found.nbytes
-            while self._bounds_bytes > _BOUNDS_BYTES and len(self._bounds) > 1:
-                oldest = next(iter(self._bounds))
-                self._bounds_bytes -= self._bounds.pop(oldest).nbytes
+            with self._bounds_lock:  # several threads read ahead, and some of them the same shard
+                self._bounds[number] = found
+                while sum(kept.nbytes for kept in self._bounds.values()) > _BOUNDS_BYTES and len(self._bounds) > 1:
+                    del self._bounds[next(iter(self._bounds))]
         return found
 
     def _take(self, parts: Opened, examples_B: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from bert_jax.data.text.lines import MAX_LINE_BYTES, no_progress, read_lines
 from bert_jax.data.text.markdown import markdown_lines
 from bert_jax.data.text.sources import PLAIN, CorpusFile
 from bert_jax.data.text.wrapped import unwrap
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError, quoted, some_of
 
 MAX_DOCUMENT_CHARS = 8 << 20
 MOST_INFLATION, LARGEST_INFLATED = 100, 256 << 20
@@ -183,7 +183,7 @@ def _read_jsonl(
             raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {fields[0]!r}")
         for field in fields:
             if field not in value:
-                raise UserError(f"{where}: no field {field!r}; the object has {_some_names(value)}")
+                raise UserError(f"{where}: no field {field!r}; the object has {some_of(value)}")
         yield where, value
 
 
@@ -200,7 +200,7 @@ def _read_parquet(
             names = file.schema_arrow.names
             for field in fields:
                 if field not in names:
-                    raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
+                    raise UserError(f"{path}: no column {field!r}; the file has {some_of(names)}")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
             _check_inflation(file.metadata, path)
             groups = range(source.start, file.num_row_groups if source.stop is None else source.stop)
@@ -261,11 +261,6 @@ def _kind(value: object) -> str:
     names: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
     names |= {str: "text", list: "a list"}
     return names.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
-
-
-def _some_names(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(f"{name:.40}" for name in names[:6]) + (", ..." if len(names) > 6 else "") if names else "none"
 
 
 # sentencex takes quadratic time if many sentences follow one another without a space (80,000 characters of

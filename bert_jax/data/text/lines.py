@@ -39,11 +39,11 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
-    The first bytes tell the compression. Lines end at "\n" only: Unicode's other line separators are part of a
+    The first bytes tell the compression. Lines end at "\\n" only: Unicode's other line separators are part of a
     line, as they were for everyone who wrote such files. `progress` is called with numbers of bytes as they are
     read from the disk.
 
-    as_tensorflow: returns lines as TensorFlow's `gfile.GFile` does: without any "\r", and with the byte-order mark,
+    as_tensorflow: returns lines as TensorFlow's `gfile.GFile` does: without any "\\r", and with the byte-order mark,
     which is otherwise removed. wrong: called with the error of a line that is not UTF-8; the line is skipped.
     start, stop: offsets into the decompressed file: reads the lines that begin from `start` up to `stop`; one begins at
     `start`. lines_before: how many lines there are before `start`.

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 _PART_CHARS = 1 << 20
 _FRONT_MATTER_LINES = 200
 _HEADING = re.compile(r" {0,3}#{1,6}\s")
-_FENCE = re.compile(r" {0,3}(```|~~~)")
+_FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})(.*)")
 
 
 def markdown_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -53,16 +53,19 @@ def _parser() -> Any:
 
 def _text(token: Any) -> str:
     """The words of an inline token; its line breaks are spaces unless the author forced them."""
-    text, broken = "", False
+    pieces: list[str] = []
+    broken = False
     for child in token.children or ():
         if child.type == "softbreak":
             broken = True
             continue
         piece = "\n" if child.type == "hardbreak" else child.content if child.type in ("text", "code_inline") else ""
         if piece:
-            text = joined(text, piece) if broken and text and not text.endswith("\n") else text + piece
+            if broken and pieces and not pieces[-1].endswith("\n"):
+                piece = joined(pieces[-1][-1], piece)[1:]  # with a space before it, or without
+            pieces.append(piece)
             broken = False
-    return text.strip()
+    return "".join(pieces).strip()
 
 
 def _without_front_matter(lines: Iterable[str]) -> Iterator[str]:
@@ -76,11 +79,15 @@ def _without_front_matter(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _parts(lines: Iterable[str]) -> Iterator[list[str]]:
-    part, chars, fenced = [], 0, False
+    part, chars, fence = [], 0, ""  # fence: the marks that opened a block of code
     for line in lines:
-        if _FENCE.match(line):
-            fenced = not fenced
-        if chars > _PART_CHARS and not fenced and _HEADING.match(line):
+        if found := _FENCE.match(line):
+            marks, rest = found.groups()
+            if not fence:
+                fence = marks
+            elif marks.startswith(fence) and not rest.strip():
+                fence = ""
+        if chars > _PART_CHARS and not fence and _HEADING.match(line):
             yield part
             part, chars = [], 0
         part.append(line)

@@ -14,6 +14,8 @@ SAMPLE_CHARS = 1 << 20
 _LEAST_PAIRS, _LEAST_COLUMN, _WIDEST = 10, 30, 400
 # People and editors do not fill every line to the last letter.
 _SLACK = 8
+# Copying and searching all of a paragraph at each of its lines would take time with the square of its length.
+_LONGEST_WORD = 1_000
 
 _EAST_ASIAN = (
     "\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
@@ -140,14 +142,17 @@ def _take(lines: Iterator[str], chars: int) -> list[str]:
 
 def _paragraphs(block: list[str], column: Column | None, hyphens: "_Hyphens") -> Iterator[str]:
     """The lines of a block, those of a paragraph joined."""
-    paragraph = block[0].strip()
+    done, end = [], block[0].strip()  # a paragraph, and its last characters
     for line, joined in zip(block[1:], _joins(block, column), strict=True):
         if joined:
-            paragraph = hyphens.join(paragraph, line.strip())
+            end = hyphens.join(end, line.strip())
+            if len(end) > 2 * _LONGEST_WORD:  # only the last word matters to what follows
+                done.append(end[:-_LONGEST_WORD])
+                end = end[-_LONGEST_WORD:]
         else:
-            yield paragraph
-            paragraph = line.strip()
-    yield paragraph
+            yield "".join([*done, end])
+            done, end = [], line.strip()
+    yield "".join([*done, end])
 
 
 def _joins(block: list[str], column: Column | None) -> list[bool]:

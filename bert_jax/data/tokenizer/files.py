@@ -65,7 +65,6 @@ def read_tokenizer(
         parts.backend.model.max_input_chars_per_word = settings.max_word_length
     if literal_special_tokens is None:
         literal_special_tokens = not config.get("split_special_tokens", False)
-    parts.backend.encode_special_tokens = not literal_special_tokens
     _check_model(beside.model, len(parts.vocabulary), beside.folder)
     return replace(
         parts,

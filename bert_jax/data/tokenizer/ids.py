@@ -68,6 +68,9 @@ class TokenIds:
         self.vocabulary = parts.vocabulary
         self.max_length = parts.max_length
         self.literal_special_tokens = parts.literal_special_tokens
+        # The library neither writes nor pickles this. Set only where it differs, since another thread may be encoding.
+        if self._backend.encode_special_tokens == self.literal_special_tokens:
+            self._backend.encode_special_tokens = not self.literal_special_tokens
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = False) -> str:
         """The text of ids [L] (or of one row [1, L]), as transformers returns it.
@@ -327,6 +330,4 @@ def _with_pieces(backend: tokenizers.Tokenizer, vocabulary: Sequence[str]) -> to
     pipeline = json.loads(backend.to_str())
     pipeline["model"]["vocab"] = {piece: i for i, piece in enumerate(vocabulary)}
     with library_errors("the new vocabulary"):
-        grown = tokenizers.Tokenizer.from_str(json.dumps(pipeline))
-    grown.encode_special_tokens = backend.encode_special_tokens
-    return grown
+        return tokenizers.Tokenizer.from_str(json.dumps(pipeline))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import tokenizers
@@ -181,7 +182,7 @@ def layouts_of(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[tuple[Sl
         UserError: a post-processor that changes the order of the segments or adds ids past `vocab_size`; a vocabulary
             without a piece that a text could become.
     """
-    texts = ("a", *(backend.decode([i]) for i in range(vocab_size)))
+    texts = chain(["a"], (backend.decode([i]) for i in range(vocab_size)))
     known = next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), None)
     if known is None:
         raise UserError("its vocabulary has no piece that a text could become")

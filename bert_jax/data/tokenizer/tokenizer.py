@@ -262,7 +262,6 @@ class Tokenizer(TokenIds):
             chinese_characters=chinese_characters,
             max_word_length=max_word_length,
         )
-        backend.encode_special_tokens = not literal_special_tokens
         return cls(
             TokenizerParts(backend, list(pieces), special_tokens, literal_special_tokens, max_length, family=BERT)
         )
@@ -272,7 +271,6 @@ class Tokenizer(TokenIds):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["parts"])
-        self._backend.encode_special_tokens = not self.literal_special_tokens  # the library does not pickle it
 
     def save(self, directory: str | Path) -> None:
         """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
@@ -316,7 +314,6 @@ class Tokenizer(TokenIds):
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         further = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
-        backend.encode_special_tokens = not self.literal_special_tokens  # the library does not write it
         return Tokenizer(replace(self._parts, backend=backend))
 
     # Encoding

@@ -5,6 +5,8 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,13 @@ import pytest
 
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.by_length import write_by_length
+from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.examples import build_index, tokens_of
 from bert_jax.data.pretraining.google_recipe import google_instances, instance_of
-from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
+from bert_jax.data.pretraining.manifest import VERSION, FileList, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import survey_index
+from bert_jax.data.pretraining.rows import PreparedRows
 from bert_jax.data.pretraining.shards import open_shard, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -215,6 +219,26 @@ def test_a_word_ends_with_its_document(tmp_path):
         assert chosen in sums
         some_words += 0 < chosen < sum(words)
     assert some_words > 10
+
+
+def test_threads_that_read_the_same_shards_at_once_count_what_they_keep_once(tmp_path, monkeypatch):
+    data = open_directory(prepare(tmp_path / "data", objective="none", rows="full-sentences", shards=2))
+    rows = PreparedRows(data, split="train", max_seq_length=L, cls_id=CLS, sep_id=SEP, pad_id=0)
+    bounds, read, together = data.bounds, [], threading.Barrier(2)
+
+    def read_together(shards: FileList, number: int) -> np.ndarray:
+        read.append(number)
+        together.wait(timeout=20)
+        return bounds(shards, number)
+
+    monkeypatch.setattr(data, "bounds", read_together)
+    monkeypatch.setattr(
+        "bert_jax.data.pretraining.rows._BOUNDS_BYTES", sum(bounds(data.shards("train"), n).nbytes for n in range(2))
+    )
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(rows.read, [np.arange(len(rows))] * 2))
+    rows.read(np.arange(len(rows)))
+    assert sorted(read) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 64, 1000])

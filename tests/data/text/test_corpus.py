@@ -104,7 +104,7 @@ def test_parquet_rows_are_documents(tmp_path):
 
     parquet.write_table(pyarrow.table({"id": [1, 2], "body": ["One.\n\nTwo.", "셋."]}), tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet", field="body") == ["One.\nTwo.", "셋."]
-    with pytest.raises(UserError, match=r"a\.parquet: no column 'text'; the file has id, body"):
+    with pytest.raises(UserError, match=r"a\.parquet: no column 'text'; the file has 'id', 'body'"):
         read(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.table({"text": ["One.", None]}), tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet, row 2: the field 'text' is null"):
@@ -140,7 +140,7 @@ def test_the_format_follows_the_suffix(tmp_path, name, format):
         ("a.txt", b" \n\n", r"a\.txt: no text in the corpus, it is empty"),
         ("a.txt", b"", r"a\.txt: no text in the corpus, it is empty"),
         ("a.jsonl", '{"text": "a"}\n{"text": "b"', r"a\.jsonl, line 2: not JSON \(.* at column 13\)"),
-        ("a.jsonl", '\n{"title": "a", "body": "b"}', r"a\.jsonl, line 2: no field 'text'; the object has title, body"),
+        ("a.jsonl", '\n{"title": "a", "body": "b"}', r"a\.jsonl, line 2: no field 'text'; the object has 'title', 'body'"),
         ("a.jsonl", '{"text": ["a"]}', r"a\.jsonl, line 1: the field 'text' is a list, expected text"),
         ("a.jsonl", '{"text": null}', r"a\.jsonl, line 1: the field 'text' is null"),
         ("a.jsonl", '"a"', r"a\.jsonl, line 1: found text, expected an object"),

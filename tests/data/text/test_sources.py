@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.text import markdown
 from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.sources import find_sources
 from bert_jax.errors import UserError
@@ -199,7 +200,7 @@ def test_files_of_wikiextractor_are_recognised_and_lose_titles_and_redirects(tmp
 def test_several_fields_are_paragraphs_of_one_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body": "One.\\nTwo.", "id": 1, "title": "A title"}\n')
     assert list(Corpus(find_sources([tmp_path]), field="title,body")) == ["A title\nOne.\nTwo."]
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: no field 'text'; the object has body, id, title"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: no field 'text'; the object has 'body', 'id', 'title'"):
         list(Corpus(find_sources([tmp_path]), field="title,text"))
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -273,6 +274,26 @@ def test_markdown_keeps_the_words_and_loses_the_markup(tmp_path, newline):
     assert len(list(Corpus(find_sources([tmp_path]), documents="chapters"))) == 3
     (tmp_path / "b.txt").write_text("# Part\n")
     assert list(Corpus(find_sources([tmp_path / "b.txt"], format="markdown"))) == ["Part"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Words.\n\n````\n```\n# no heading\n````\n\n# A heading",
+        "Words.\n\n~~~\n~~~ a\n# no heading\n~~~\n\n# A heading",
+        "```Words.```\n\n```\n# no heading\n```\n\n# A heading",
+    ],
+)
+def test_a_long_markdown_file_is_not_cut_within_code(text, monkeypatch):
+    monkeypatch.setattr(markdown, "_PART_CHARS", 0)
+    assert [line for line in markdown.markdown_lines(text.split("\n")) if line] == ["Words.", "A heading"]
+
+
+def test_a_markdown_paragraph_takes_time_in_proportion_to_its_length(monkeypatch):
+    join, lengths = markdown.joined, []
+    monkeypatch.setattr(markdown, "joined", lambda a, b: lengths.append(len(a)) or join(a, b))
+    assert "".join(markdown.markdown_lines(["A *few* words."] * 50)) == " ".join(["A few words."] * 50)
+    assert max(lengths) < 100
 
 
 PARTS = "HEAD 1\n\n\nOne one.\n\nTwo.\n\n\n\nHEAD 2\nThree.\n----\nFour.\n"

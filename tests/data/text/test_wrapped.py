@@ -11,7 +11,7 @@ import pytest
 from bert_jax.data.text.corpus import Corpus, split_sentences
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.text.sources import find_sources
-from bert_jax.data.text.wrapped import find_column, unwrap
+from bert_jax.data.text.wrapped import _Hyphens, find_column, unwrap
 
 # "·": where a hyphenating printer may cut the word.
 TEXT = """\
@@ -224,6 +224,14 @@ def test_a_block_quotation_with_a_column_of_its_own_is_one_paragraph():
 def test_paragraphs_may_begin_with_an_indented_line_and_no_blank_one():
     rows = [textwrap.wrap(p, 70, initial_indent="    ", break_long_words=False) for p in PARAGRAPHS * 3]
     assert unwrapped("\n".join(itertools.chain.from_iterable(rows))) == PARAGRAPHS * 3
+
+
+def test_a_paragraph_as_long_as_the_file_takes_time_in_proportion(monkeypatch):
+    paragraph = " ".join(PARAGRAPHS * 20).replace(".", ",")
+    join, lengths = _Hyphens.join, []
+    monkeypatch.setattr(_Hyphens, "join", lambda self, a, b: lengths.append(len(a)) or join(self, a, b))
+    assert unwrapped("\n".join(wrapped(paragraph, 72))) == [paragraph]
+    assert 1_000 < max(lengths) < 3_000 < len(paragraph) / 5
 
 
 def test_running_heads_page_numbers_and_form_feeds_do_not_break_a_paragraph():
