@@ -246,6 +246,7 @@ class Pooler(Dense):
 
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row; a position outside the row gives NaN."""
+    _check_is_array("positions", positions_BP)
     if not jnp.issubdtype(positions_BP.dtype, jnp.integer):  # a mask [B, L] would be read as positions 0 and 1
         raise UserError(f"positions are {positions_BP.dtype}; expected integers [B, P], such as jnp.nonzero gives")
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
@@ -394,6 +395,7 @@ def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Arra
             raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
         return input_ids
     if inputs_embeds is not None and input_ids is None:
+        _check_is_array("inputs_embeds", inputs_embeds)
         if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.embedding_width:
             width = config.embedding_width
             raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {width}]")
@@ -436,6 +438,7 @@ def _check_is_array(name: str, array: Any) -> None:
 def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:
     if head_mask is None:
         return None
+    _check_is_array("head_mask", head_mask)
     full = (len(config.layer_order), config.num_attention_heads)
     if head_mask.shape not in (full, full[1:]):
         raise UserError(f"head_mask has shape {head_mask.shape}; expected {full[1:]} or {full}")

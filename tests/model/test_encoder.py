@@ -142,6 +142,9 @@ def test_a_list_is_no_array(params):
     for name, given in (
         ("input_ids", {"input_ids": [[1, 2]]}),
         ("attention_mask", {"input_ids": IDS, "attention_mask": [[1]]}),
+        ("inputs_embeds", {"inputs_embeds": [[[1.0]]]}),
+        ("head_mask", {"input_ids": IDS, "head_mask": [1, 0]}),
+        ("positions", {"input_ids": IDS, "pooled_positions": [[0]] * 4}),
     ):
         with pytest.raises(UserError, match=rf"{name} is a list; expected an array: jnp.asarray\({name}\)"):
             MODEL.apply({"params": params}, **given)
