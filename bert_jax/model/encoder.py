@@ -330,8 +330,8 @@ class Bert(nn.Module):
 
         Raises:
             UserError: the shapes do not match, both or neither of `input_ids` and `inputs_embeds` are given, the input
-                is longer than the position table, or an argument needs a decoder or cross-attention that the model
-                does not have.
+                is longer than the position table, dropout has no key, or an argument needs a decoder or cross-attention
+                that the model does not have.
         """
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
@@ -340,6 +340,9 @@ class Bert(nn.Module):
         mask, memory, cache = attention_inputs(
             config, rows, length, attention_mask, sequence_ids, encoder_hidden_states, encoder_attention_mask, cache
         )
+        # Flax takes the key of the parameters in place of dropout's, as in `init`.
+        if not deterministic and not (self.has_rng("dropout") or self.has_rng("params")):
+            raise UserError("deterministic=False: found no key for dropout; expected rngs={'dropout': key} beside it")
         # The key is converted to words once, so that no dropout site calls JAX's own generator.
         dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
         past = None if memory is None else memory.past

@@ -272,7 +272,7 @@ def test_dropout_needs_a_key_and_follows_it(params):
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     assert (one != plain).any()
-    with pytest.raises(Exception, match="dropout"):
+    with pytest.raises(UserError, match=r"no key for dropout; expected rngs=\{'dropout': key\}"):
         MODEL.apply({"params": params}, IDS, deterministic=False)
 
 
