@@ -35,7 +35,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def tuple_on_request(call: Method) -> Method:
     """Lets a model's `__call__` take `return_dict=False`: it then returns the output's fields as a tuple.
 
-    Fields that are None are left out, and the order is transformers'.
+    Fields that are None are left out, and the order is transformers', but that a cache comes last.
     """
 
     @functools.wraps(call)
