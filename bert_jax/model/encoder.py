@@ -316,7 +316,7 @@ class Bert(nn.Module):
             sequence_ids: integer [B, L], instead of `attention_mask`, where several sequences share a row: 1, 2, …
                 number them, 0 is padding. A token attends to those of its own sequence (see `packed_inputs`).
             encoder_hidden_states: float [B, M, D], the input of cross-attention; needs `add_cross_attention`.
-            encoder_attention_mask: 0/1 [B, M]; None means ones.
+            encoder_attention_mask: 0/1 [B, M]; None means ones. An additive mask gives NaN here too.
             cache: keys and values of a decoder's earlier calls (`init_cache`). The positions of this input follow
                 theirs; `attention_mask` [B, L] is for this input only. The cache also keeps the encoder's keys and
                 values, so give `encoder_hidden_states` in the first call only. If the input does not fit into the
@@ -347,9 +347,10 @@ class Bert(nn.Module):
         dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
-        if attention_mask is not None and jnp.issubdtype(attention_mask.dtype, jnp.floating):
-            # An additive mask, 0 and -inf, would hide what it shows; a trace cannot see that.
-            x_BLE = jnp.where((attention_mask < 0).any(), jnp.nan, x_BLE)
+        for given in (attention_mask, encoder_attention_mask):
+            if given is not None and jnp.issubdtype(given.dtype, jnp.floating):
+                # An additive mask, 0 and -inf, would hide what it shows; a trace cannot see that.
+                x_BLE = jnp.where((given < 0).any(), jnp.nan, x_BLE)
         first_BLD, outputs = self.encoder(
             self.constrain(x_BLE if cache is None else nan_if_full(cache, x_BLE)),
             mask,
