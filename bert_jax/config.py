@@ -370,7 +370,8 @@ def _check_numbers(config: BertConfig) -> None:
 
 def _check_parameters(config: BertConfig) -> None:
     width, tables = config.hidden_size, config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    of_layers = config.num_parameter_layers * (4 * width * width + 2 * width * config.intermediate_size)
+    of_heads = config.num_attention_heads * config.head_dim  # more than the width if head_size says so
+    of_layers = config.num_parameter_layers * width * (4 * of_heads + 2 * config.intermediate_size)
     if (count := tables * config.embedding_width + of_layers) > MOST_PARAMETERS:
         raise UserError(
             f"hidden_size={width}, num_hidden_layers={config.num_hidden_layers} and the other sizes: {count:.0e} "

@@ -319,6 +319,8 @@ def test_sizes_that_are_large_together_are_refused_and_the_largest_models_are_no
     assert BertConfig(**large, vocab_size=1_000_000).num_hidden_layers == 48
     with pytest.raises(UserError, match=r"hidden_size=131072, num_hidden_layers=4096 .*parameters; expected at most"):
         BertConfig(**large | {"hidden_size": 1 << 17, "num_hidden_layers": 4096})
+    with pytest.raises(UserError, match="parameters; expected at most"):
+        BertConfig(hidden_size=4096, num_attention_heads=4096, head_size=1 << 17)
 
 
 @pytest.mark.parametrize(

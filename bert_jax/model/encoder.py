@@ -35,7 +35,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def tuple_on_request(call: Method) -> Method:
     """Lets a model's `__call__` take `return_dict=False`: it then returns the output's fields as a tuple.
 
-    Fields that are None are left out, and the order is transformers'.
+    Fields that are None are left out, and the order is transformers', but that a cache comes last.
     """
 
     @functools.wraps(call)
@@ -246,6 +246,7 @@ class Pooler(Dense):
 
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row; a position outside the row gives NaN."""
+    _check_is_array("positions", positions_BP)
     if not jnp.issubdtype(positions_BP.dtype, jnp.integer):  # a mask [B, L] would be read as positions 0 and 1
         raise UserError(f"positions are {positions_BP.dtype}; expected integers [B, P], such as jnp.nonzero gives")
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
@@ -315,7 +316,7 @@ class Bert(nn.Module):
             sequence_ids: integer [B, L], instead of `attention_mask`, where several sequences share a row: 1, 2, …
                 number them, 0 is padding. A token attends to those of its own sequence (see `packed_inputs`).
             encoder_hidden_states: float [B, M, D], the input of cross-attention; needs `add_cross_attention`.
-            encoder_attention_mask: 0/1 [B, M]; None means ones.
+            encoder_attention_mask: 0/1 [B, M]; None means ones. An additive mask gives NaN here too.
             cache: keys and values of a decoder's earlier calls (`init_cache`). The positions of this input follow
                 theirs; `attention_mask` [B, L] is for this input only. The cache also keeps the encoder's keys and
                 values, so give `encoder_hidden_states` in the first call only. If the input does not fit into the
@@ -329,8 +330,8 @@ class Bert(nn.Module):
 
         Raises:
             UserError: the shapes do not match, both or neither of `input_ids` and `inputs_embeds` are given, the input
-                is longer than the position table, or an argument needs a decoder or cross-attention that the model
-                does not have.
+                is longer than the position table, dropout has no key, or an argument needs a decoder or cross-attention
+                that the model does not have.
         """
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
@@ -339,13 +340,17 @@ class Bert(nn.Module):
         mask, memory, cache = attention_inputs(
             config, rows, length, attention_mask, sequence_ids, encoder_hidden_states, encoder_attention_mask, cache
         )
+        # Flax takes the key of the parameters in place of dropout's, as in `init`.
+        if not deterministic and not (self.has_rng("dropout") or self.has_rng("params")):
+            raise UserError("deterministic=False: found no key for dropout; expected rngs={'dropout': key} beside it")
         # The key is converted to words once, so that no dropout site calls JAX's own generator.
         dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
-        if attention_mask is not None and jnp.issubdtype(attention_mask.dtype, jnp.floating):
-            # An additive mask, 0 and -inf, would hide what it shows; a trace cannot see that.
-            x_BLE = jnp.where((attention_mask < 0).any(), jnp.nan, x_BLE)
+        for given in (attention_mask, encoder_attention_mask):
+            if given is not None and jnp.issubdtype(given.dtype, jnp.floating):
+                # An additive mask, 0 and -inf, would hide what it shows; a trace cannot see that.
+                x_BLE = jnp.where((given < 0).any(), jnp.nan, x_BLE)
         first_BLD, outputs = self.encoder(
             self.constrain(x_BLE if cache is None else nan_if_full(cache, x_BLE)),
             mask,
@@ -394,6 +399,7 @@ def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Arra
             raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
         return input_ids
     if inputs_embeds is not None and input_ids is None:
+        _check_is_array("inputs_embeds", inputs_embeds)
         if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.embedding_width:
             width = config.embedding_width
             raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {width}]")
@@ -436,6 +442,7 @@ def _check_is_array(name: str, array: Any) -> None:
 def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:
     if head_mask is None:
         return None
+    _check_is_array("head_mask", head_mask)
     full = (len(config.layer_order), config.num_attention_heads)
     if head_mask.shape not in (full, full[1:]):
         raise UserError(f"head_mask has shape {head_mask.shape}; expected {full[1:]} or {full}")

@@ -108,7 +108,8 @@ def keep_layers(
             raise UserError("cannot drop layers of an ALBERT with several groups: depth decides which group applies")
         return config.replace(num_hidden_layers=len(layers)), dict(params)
     encoder = encoder_of(params)
-    kept = {f"layer_{i}": encoder["encoder"][f"layer_{layer}"] for i, layer in enumerate(layers)}
+    kept = {name: part for name, part in encoder["encoder"].items() if not name.startswith("layer_")}  # the projection
+    kept |= {f"layer_{i}": encoder["encoder"][f"layer_{layer}"] for i, layer in enumerate(layers)}
     gone = dict(config.pruned_heads)
     after = config.replace(
         num_hidden_layers=len(layers),

@@ -96,6 +96,12 @@ def test_cross_attention_reads_what_the_encoder_s_mask_leaves(cross_params):
     assert (one.logits != run(model, cross_params, input_ids=IDS, encoder_hidden_states=STATES).logits).any()
 
 
+def test_an_additive_mask_of_the_encoder_is_nan(cross_params):
+    """It would attend to what it is to hide, and to nothing else."""
+    additive = ENCODER | {"encoder_attention_mask": jnp.where(STATES_MASK > 0, 0.0, -1e4)}
+    assert jnp.isnan(run(BertLMHeadModel(CROSS), cross_params, input_ids=IDS, **additive).logits).all()
+
+
 def test_a_decoder_with_cross_attention_runs_without_an_encoder_as_one_that_has_none(cross_params):
     layers = cross_params["bert"]["encoder"]
     plain = {name: {k: v for k, v in layer.items() if k != "cross_attention"} for name, layer in layers.items()}

@@ -142,6 +142,9 @@ def test_a_list_is_no_array(params):
     for name, given in (
         ("input_ids", {"input_ids": [[1, 2]]}),
         ("attention_mask", {"input_ids": IDS, "attention_mask": [[1]]}),
+        ("inputs_embeds", {"inputs_embeds": [[[1.0]]]}),
+        ("head_mask", {"input_ids": IDS, "head_mask": [1, 0]}),
+        ("positions", {"input_ids": IDS, "pooled_positions": [[0]] * 4}),
     ):
         with pytest.raises(UserError, match=rf"{name} is a list; expected an array: jnp.asarray\({name}\)"):
             MODEL.apply({"params": params}, **given)
@@ -269,7 +272,7 @@ def test_dropout_needs_a_key_and_follows_it(params):
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     assert (one != plain).any()
-    with pytest.raises(Exception, match="dropout"):
+    with pytest.raises(UserError, match=r"no key for dropout; expected rngs=\{'dropout': key\}"):
         MODEL.apply({"params": params}, IDS, deterministic=False)
 
 

@@ -44,6 +44,14 @@ def test_an_albert_applies_its_layer_less_often():
     np.testing.assert_allclose(run(Bert(shallow), student).hidden_states[-1], before[2], rtol=1e-6)
 
 
+def test_an_electra_keeps_its_projection():
+    config = WHOLE.replace(model_type="electra", embedding_size=6)
+    params = tiny.random_params(config, 0, "mlm")
+    shallow, student = keep_layers(config, params, [0, 2])
+    assert jax.tree.map(np.shape, student) == jax.tree.map(np.shape, tiny.random_params(shallow, 0, "mlm"))
+    assert student["bert"]["encoder"]["projection"] is params["bert"]["encoder"]["projection"]
+
+
 @pytest.mark.slow
 def test_a_distilbert_with_all_layers_predicts_what_its_teacher_does():
     params = BertForPreTraining(WHOLE).init(jax.random.key(0), IDS)["params"]
