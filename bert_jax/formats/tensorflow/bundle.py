@@ -44,7 +44,7 @@ _MOST_NAMED = 5
 def is_checkpoint(source: str | os.PathLike[str]) -> bool:
     """Whether `source` is a prefix with an .index, or a folder with one directly or in variables/ (a TF-hub module)."""
     path = Path(source)
-    return bool(_prefixes(path)) or _index(_bare(path)).is_file()
+    return bool(_prefixes(path)) if path.is_dir() else _index(_bare(path)).is_file()
 
 
 def find_prefix(source: str | os.PathLike[str]) -> Path:
