@@ -114,6 +114,10 @@ def test_what_says_too_little_is_one_line(places, tmp_path):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match=rf"config\.json: {found}"):
             open_source(tmp_path)
+    for value, found in (("3", "3"), ("null", "None"), (json.dumps(str(places["hf"])), "'/")):
+        (tmp_path / "config.json").write_text(f'{{"model": {value}}}')
+        with pytest.raises(UserError, match=rf"config\.json: model is {found}.*; expected an object"):
+            load_config(tmp_path)
     (tmp_path / "config.json").write_text('{"model": {"hidden_size": "4"}}')
     with pytest.raises(UserError, match=r"config\.json, model: hidden_size='4'"):
         load_config(tmp_path)
