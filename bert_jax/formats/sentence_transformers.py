@@ -210,14 +210,7 @@ def _pooling_of(path: Path) -> str:
 
 def _settings_of(folder: Path) -> Mapping[str, Any]:
     """The content of the first file of `SETTINGS` that says something; {} if none does."""
-    for name in SETTINGS:
-        try:
-            found = read_json(folder / name)
-        except (OSError, ValueError):
-            continue
-        if isinstance(found, dict) and found:
-            return found
-    return {}
+    return next(filter(None, (read_object(folder / name, optional=True) for name in SETTINGS)), {})
 
 
 def _fields_of(path: Path) -> Mapping[str, Any]:

@@ -148,6 +148,14 @@ def test_a_field_of_sentence_transformers_that_cannot_be_followed_is_named(tmp_p
         vectors_of(folder)
 
 
+@pytest.mark.parametrize("text", ['{"max_seq_length": 7, "do_lower_ca', "[7]"])
+def test_damaged_settings_are_an_error_and_not_taken_for_none(tmp_path, text):
+    folder = make_vectors(tmp_path / "m")
+    (folder / "sentence_bert_config.json").write_text(text)
+    with pytest.raises(UserError, match=r"sentence_bert_config\.json: (not JSON|expected a JSON object)"):
+        vectors_of(folder)
+
+
 def test_a_family_that_google_s_code_has_not_is_refused_before_anything_is_written(tmp_path):
     config = CONFIG.replace(model_type="distilbert")
     rows = parameters_of(config, "mlm").items()
