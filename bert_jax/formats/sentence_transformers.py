@@ -217,7 +217,7 @@ def _fields_of(path: Path) -> Mapping[str, Any]:
     """config_sentence_transformers.json, in which the fields that change vectors are checked."""
     fields = read_object(path, optional=True)
     prompts, name, size = _prompts(fields), fields.get("default_prompt_name"), fields.get("truncate_dim")
-    if name is not None and name not in prompts:
+    if name not in (None, *prompts):
         raise UserError(
             f"{path}: default_prompt_name is {quoted(name)}; expected a name in prompts ({', '.join(prompts)}) or null"
         )

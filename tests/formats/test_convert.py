@@ -137,6 +137,7 @@ def test_a_folder_of_other_layers_is_refused_by_their_names(tmp_path, kinds):
     ("fields", "line"),
     [
         ({"default_prompt_name": "ask"}, "default_prompt_name is 'ask'; expected a name in prompts"),
+        ({"default_prompt_name": ["ask"]}, r"default_prompt_name is \['ask'\]; expected a name in prompts"),
         ({"prompts": {"query": 3}}, "the prompt 'query' is 3; expected a text"),
         ({"truncate_dim": "3"}, "truncate_dim is '3'; expected a whole number"),
     ],
