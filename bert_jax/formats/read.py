@@ -371,7 +371,7 @@ def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:
         return f"{key} is {dtype}; expected float32, float16, bfloat16 or float64"
     if shape == parameter.stored_shape:
         return None
-    classes = parameter.key.startswith("classifier.") and shape[1:] == parameter.stored_shape[1:]
+    classes = parameter.key.startswith("classifier.") and shape and shape[1:] == parameter.stored_shape[1:]
     hint = f" (the file has num_labels={shape[0]})" if classes else ""
     return f"{key} has shape {shape}; config and head need {parameter.stored_shape}{hint}"
 

@@ -250,6 +250,15 @@ def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
         report.check()
 
 
+def test_a_bias_without_an_axis_is_a_wrong_shape(tmp_path):
+    head = "sequence-classification"
+    tensors = to_stored(tiny.random_flat(CONFIG, 1, head), CONFIG, head)
+    source = folder(tmp_path / "m", tensors | {"classifier.bias": np.zeros((), np.float32)})
+    assert read_model(source).report.mismatched == (
+        "classifier/bias: classifier.bias has shape (); config and head need (2,)",
+    )
+
+
 def test_damage_to_a_file_of_ours_is_an_error(tmp_path, tensors):
     from bert_jax.formats.safetensors import write_tensors
 
