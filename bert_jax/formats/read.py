@@ -178,7 +178,7 @@ class OpenModel:
             self._tensors.close()
             raise
         recorded = self._tensors.metadata.get(STEP, "")
-        step = int(recorded) if recorded.isdecimal() else None
+        step = int(recorded) if re.fullmatch(r"\d{1,18}", recorded) else None
         if note := surplus_layers(report.unexpected, self.config):
             notes += (f"{source.config_file}: {note}",)
         self.report = replace(report, source=str(source), step=step, notes=notes)
@@ -237,7 +237,7 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     return found
 
 
-_LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d+)\.")
+_LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d{1,9})\.")
 
 
 def surplus_layers(keys: Iterable[str], config: BertConfig) -> str | None:

@@ -259,6 +259,17 @@ def test_a_bias_without_an_axis_is_a_wrong_shape(tmp_path):
     )
 
 
+def test_numbers_of_thousands_of_digits_in_names_and_metadata_are_none(tmp_path, tensors):
+    from bert_jax.formats.safetensors import STEP, write_tensors
+
+    digits = "9" * 5000  # int() takes 4300
+    source = folder(tmp_path / "m", tensors)
+    strange = {f"bert.encoder.layer.{digits}.x": np.zeros(1, np.float32)}
+    write_tensors(source / "model.safetensors", tensors | strange, {STEP: digits})
+    report = read_model(source).report
+    assert (report.step, report.notes, report.unexpected) == (None, (), tuple(strange))
+
+
 def test_damage_to_a_file_of_ours_is_an_error(tmp_path, tensors):
     from bert_jax.formats.safetensors import write_tensors
 
