@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_jax.config import CONFIG_FILES, MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError, quoted
+from bert_jax.formats.names.families import FamilyNames
 from bert_jax.formats.names.parameters import (
     Parameter,
     family_of,
@@ -229,12 +230,19 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     heads, which share a class.
     """
     family = family_of(config)
-    found = head_in(table_keys(tensors, family), config)
+    found = head_in(_table_keys(tensors, family), config)
     for name in raw.get("architectures") or []:
         for head, (suffix, _) in family.heads.items():
             if name in {kind.word + suffix for kind in MODEL_TYPES.values() if kind.family == family.name}:
                 return found if is_encoder(head, config) and is_encoder(found, config) else head
     return found
+
+
+def _table_keys(tensors: Stored, family: FamilyNames) -> dict[str, str]:
+    try:
+        return table_keys(tensors, family)
+    except UserError as error:
+        raise UserError(f"{tensors.path}: {error}") from None
 
 
 _LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d{1,9})\.")
@@ -331,7 +339,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
         head: the head to read for.
     """
     family, parts = family_of(config), find_head(head, config).parts
-    stored = table_keys(tensors, family)
+    stored = _table_keys(tensors, family)
     tied = [row for row in family.tied if config.tie_word_embeddings and row.part in parts and row.copy in stored]
     for copy, original, _ in tied:
         stored.setdefault(original, stored[copy])

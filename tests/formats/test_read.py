@@ -270,6 +270,14 @@ def test_numbers_of_thousands_of_digits_in_names_and_metadata_are_none(tmp_path,
     assert (report.step, report.notes, report.unexpected) == (None, (), tuple(strange))
 
 
+def test_two_keys_for_one_parameter_are_an_error_that_names_the_file(tmp_path, tensors):
+    bare = {WORDS.removeprefix("bert."): tensors[WORDS]}
+    source = folder(tmp_path / "m", tensors | bare)
+    for head in (None, "mlm"):
+        with pytest.raises(UserError, match=r"model\.safetensors: the keys 'bert\.emb.* both name the parameter"):
+            read_model(source, head=head)
+
+
 def test_damage_to_a_file_of_ours_is_an_error(tmp_path, tensors):
     from bert_jax.formats.safetensors import write_tensors
 
