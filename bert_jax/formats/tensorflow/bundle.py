@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import is_of_macos, open_file
+from bert_jax.files import is_of_macos, open_file, read_file
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
@@ -162,9 +162,10 @@ class Tf1Checkpoint(Stored):
         size = self.path.stat().st_size
         if size > MOST_INDEX_BYTES:
             raise UserError(f"{self.path}: has {size} bytes; an index may have at most {MOST_INDEX_BYTES}")
+        content = read_file(self.path)
         self._files: dict[int, FileBytes] = {}
         try:
-            self._header, by_key = _read_index(self.path.read_bytes())
+            self._header, by_key = _read_index(content)
             self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
             self._slices = {key: entry for key, entry in by_key.items() if key.startswith(b"\0")}
             for name, entry in self._entries.items():

@@ -368,6 +368,9 @@ def test_other_files_and_huge_ones_are_refused(tmp_path):
     index.write_bytes(b"IxFl" + bytes(100))
     with pytest.raises(UserError, match=r"x.index: it does not end with a table's magic number"):
         Tf1Checkpoint(tmp_path)
+    index.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 8474\n")
+    with pytest.raises(UserError, match=r"x\.index: a Git LFS pointer, not the file itself; .*git lfs pull"):
+        Tf1Checkpoint(tmp_path)
     index.write_bytes(write_table([(b"model", b"1")]))
     with pytest.raises(UserError, match="its first key is not that of a header"):
         Tf1Checkpoint(tmp_path)
