@@ -83,6 +83,11 @@ class Sharded(Stored):
             shard.close()
 
 
+def shards_of(index: Path) -> list[str]:
+    """The shards that an index lists; they are beside it. Raises a UserError if it is no such index."""
+    return sorted(set(_weight_map(index).values()))
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > LARGEST_INDEX:
         raise UserError(f"{index}: has {index.stat().st_size} bytes; an index may have at most {LARGEST_INDEX}")

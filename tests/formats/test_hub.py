@@ -335,15 +335,23 @@ def test_no_model_no_revision_no_access(hub, get):
         ({"model.safetensors": b"weights"}, r"has no config\.json"),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "../../x"}}'},
-            "names the shard '../../x'",
+            r"lists '\.\./\.\./x'; expected the name of a file beside the index",
         ),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "x.safetensors"}}'},
             "x.safetensors, which the model does not have",
         ),
-        ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, "not an index of sharded weights"),
+        ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, "expected a JSON object, found list"),
+        (
+            {
+                "config.json": b"{}",
+                "a(1).safetensors": b"",
+                "model.safetensors.index.json": b'{"weight_map": {"a": "a(1).safetensors"}}',
+            },
+            r"lists 'a\(1\)\.safetensors'; expected the name",  # which a load would refuse after the download
+        ),
     ],
-    ids=["tensorflow", "no-config", "shard-elsewhere", "shard-missing", "no-index"],
+    ids=["tensorflow", "no-config", "shard-elsewhere", "shard-missing", "no-index", "shard-unreadable"],
 )
 def test_a_model_that_cannot_be_loaded_is_refused_with_its_reason(hub, get, files, says):
     hub.publish("somebody/odd", files)
