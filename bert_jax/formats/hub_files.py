@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
 from bert_jax.formats.sentence_transformers import FIELDS, MODULES, POOLING, SETTINGS
-from bert_jax.formats.weights import shards_of
+from bert_jax.formats.weights import WEIGHTS, shards_of
 
 DEFAULT_REVISION = "main"
 
@@ -105,15 +105,6 @@ def _is_revision(text: str) -> bool:
 
 
 CONFIG = "config.json"
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "flax_model.msgpack",
-    "flax_model.msgpack.index.json",
-)
-"""The weight files that are read, in order of preference; an index stands for the shards that it lists."""
 
 _VOCABULARIES = (
     ("tokenizer.json",),

@@ -16,9 +16,8 @@ import pytest
 from bert_jax.data.tokenizer.families import FILES as FILES_OF_A_TOKENIZER
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
-from bert_jax.formats import weights
 from bert_jax.formats.hub import fetch
-from bert_jax.formats.hub_files import TOKENIZER, WEIGHTS, is_hub_id, parse_hub_id, published_as
+from bert_jax.formats.hub_files import TOKENIZER, is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
 from tests.root import ROOT
 
@@ -119,8 +118,7 @@ def test_one_format_of_weights_in_order_of_preference(hub, get, published, taken
     assert hub.log == []
 
 
-def test_the_formats_are_tried_in_the_order_of_the_reader():
-    assert tuple(name + end for name in weights._READERS for end in ("", weights.INDEX)) == WEIGHTS
+def test_every_file_of_a_tokenizer_is_downloaded():
     assert set(TOKENIZER) == {*FILES_OF_A_TOKENIZER, *SETTINGS_FILES}
 
 
