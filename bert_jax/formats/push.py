@@ -68,12 +68,19 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
             report.check()
             own = folder / CARD
             known = {"converted from": opened.published} if opened.published else None
-            card = own.read_text(encoding="utf-8") if own.is_file() else model_card(config, report.head, known, name="")
+            card = _text_of(own) if own.is_file() else model_card(config, report.head, known, name="")
         if CARD_MARK in card:
             card = _titled(card_of_published(card, full), full.split("/")[1])
         card = with_metadata(card, full, license=license, evaluation=evaluation)
         write_text(Path(scratch) / CARD, card)
         yield Parcel(_files(folder) | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
+
+
+def _text_of(card: Path) -> str:
+    try:
+        return card.read_bytes().decode()  # with its line ends
+    except UnicodeDecodeError as error:
+        raise UserError(f"{card}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def _full_name(repo: str) -> str:

@@ -140,6 +140,22 @@ def test_a_folder_goes_up_as_it_is_with_its_own_card(tmp_path, hub, params, toke
     assert hub.models[REPO].messages == ["first"]
 
 
+def test_a_card_of_ones_own_stays_to_the_byte_unless_a_licence_is_added(tmp_path, params):
+    folder = save_pretrained(tmp_path / "m", CONFIG, params, None)
+    own = b"---\r\nlanguage: [no]  # Norwegian\r\nmodel-index: to come\r\n---\r\n# Cats\r\n"
+    (folder / "README.md").write_bytes(own)
+    with packed(folder, REPO) as parcel:
+        assert parcel.files["README.md"].read_bytes() == own
+    for card, says in (
+        (own, r"README\.md: its metadata cannot be read \(Invalid `model_index` in .* 'str'\); mend it"),
+        (b"---\ntags: [\n---\n", r"README\.md: its metadata cannot be read \(while parsing"),
+        (b"caf\xe9", r"m/README\.md: not UTF-8 \(unexpected end of data at byte 3\)"),
+    ):
+        (folder / "README.md").write_bytes(card)
+        with pytest.raises(UserError, match=says), packed(folder, REPO, license="mit"):
+            pass
+
+
 def test_a_dry_run_shows_files_and_card_and_asks_the_hub_nothing(run, hub, capsys, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     assert main(["push", str(run), REPO, "--dry-run"]) == 0
