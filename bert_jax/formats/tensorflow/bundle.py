@@ -226,10 +226,10 @@ class Tf1Checkpoint(Stored):
             UserError: the tensor is not one string, or is damaged.
         """
         entry = self._entries[key]
+        if not entry.is_string or entry.shape or entry.slices:
+            raise UserError(f"{self.path}: tensor {quoted(key)} is not one string")
         octets = self._read(entry).tobytes()
         try:
-            if not entry.is_string or entry.shape:
-                raise ValueError("is not one string")
             size, at = read_varint(octets, 0, bits=32)
             start = at + 4
             if (
