@@ -236,9 +236,9 @@ class Tf1Checkpoint(Stored):
                 masked_crc32c(size.to_bytes(4, "little") + octets[at:]) != entry.masked_crc
                 or size != len(octets) - start
             ):
-                raise ValueError("does not match its recorded CRC-32C: damaged")
+                raise ValueError("it does not match its recorded CRC-32C: damaged")
         except ValueError as error:
-            raise UserError(f"{self._shard(entry)}: tensor {quoted(key)} {error}") from None
+            raise UserError(f"{self._shard(entry)}: tensor {quoted(key)}: {error}") from None
         return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:

@@ -144,12 +144,15 @@ def test_what_is_not_one_string_is_not_read_as_one(tmp_path):
     sliced = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={}, shard_id=3)
     sliced.slices.add()
     piece = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={}, size=4)
-    entries = {"number": proto(ONE), "sliced": sliced, slice_key("sliced", ()): piece}
+    empty = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={})
+    entries = {"number": proto(ONE), "sliced": sliced, slice_key("sliced", ()): piece, "empty": empty}
     entries["number"].offset = 4
     with Tf1Checkpoint(write_by_hand(tmp_path / "x", entries, [b"text" + ONE.tobytes()])) as stored:
         for name in ("number", "sliced"):
             with pytest.raises(UserError, match=f"x.index: tensor '{name}' is not one string"):
                 stored.string(name)
+        with pytest.raises(UserError, match="data-00000-of-00001: tensor 'empty': the data ends at byte 0"):
+            stored.string("empty")
 
 
 # Partitioned variables
