@@ -423,10 +423,19 @@ def with_metadata(card: str, repo: str, *, license: str | None, evaluation: "Eva
         repo: "ORG/NAME"
         license: one of the hub's names, such as "apache-2.0"; None: as in `card`.
         evaluation: the scores on held-out text; None: as in `card`.
+
+    Raises:
+        UserError: the card's metadata cannot be read, so it could not be kept.
     """
+    if license is None and evaluation is None:
+        return card  # the client would write its metadata anew, without comments and what it does not understand
     from huggingface_hub import EvalResult, ModelCard
 
-    found = ModelCard(card, ignore_metadata_errors=True)
+    try:
+        found = ModelCard(card)
+    except Exception as error:  # the client's own, and those of its reader of YAML
+        why = " ".join(str(error).split()).partition(". Pass ")[0][:200]  # what follows is advice to programs
+        raise UserError(f"README.md: its metadata cannot be read ({why}); mend it, or add the licence there") from None
     fields: Any = found.data
     if license is not None:
         fields.license = license

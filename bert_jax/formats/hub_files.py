@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
-from bert_jax.errors import UserError, quoted
-from bert_jax.files import read_json
+from bert_jax.errors import UserError
 from bert_jax.formats.sentence_transformers import FIELDS, MODULES, POOLING, SETTINGS
+from bert_jax.formats.weights import WEIGHTS, shards_of
 
 DEFAULT_REVISION = "main"
 
@@ -105,15 +105,6 @@ def _is_revision(text: str) -> bool:
 
 
 CONFIG = "config.json"
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "flax_model.msgpack",
-    "flax_model.msgpack.index.json",
-)
-"""The weight files that are read, in order of preference; an index stands for the shards that it lists."""
 
 _VOCABULARIES = (
     ("tokenizer.json",),
@@ -132,25 +123,6 @@ LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
 """If the cache records that a model has neither file, the model counts as one without a tokenizer."""
 
 PARTS = ("config", "weights", "tokenizer")
-
-
-def shards_of(index: Path) -> list[str]:
-    """The shards that an index lists; they are beside it.
-
-    Raises:
-        UserError: the file is not an index of sharded weights, or names a file in another folder.
-    """
-    try:
-        table = read_json(index)["weight_map"]
-        shards = sorted(set(table.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index}: not an index of sharded weights ({type(error).__name__}: {error})") from None
-    for shard in shards:
-        if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\\" in shard:
-            raise UserError(f"{index}: names the shard {quoted(shard)}; expected the name of a file beside it")
-    if not shards:
-        raise UserError(f"{index}: names no shards; expected at least one in weight_map")
-    return shards
 
 
 def has_vocabulary(names: Iterable[str]) -> bool:

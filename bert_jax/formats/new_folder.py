@@ -94,7 +94,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def refuse_foreign(target: Path) -> None:
-    """Raises a UserError if the place has something that is not a former export."""
+    """Raises a UserError if the place has something that is not a former export, or no name that a folder can get."""
+    if target.name in ("", ".."):
+        raise UserError(f"{target}: expected the name of a folder to write, such as {target / 'model'}")
     if not os.path.lexists(target):
         return
     if target.is_symlink():

@@ -13,6 +13,7 @@ from bert_jax.formats.hub import with_metadata
 from bert_jax.formats.hub_files import parse_hub_id
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.new_folder import CARD, CARD_MARK, write_text
+from bert_jax.formats.sentence_transformers import model_folder
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.training_record import last_evaluation
 
@@ -52,7 +53,8 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
         license: the hub's name of a licence, such as "apache-2.0", for the card's metadata.
 
     Raises:
-        FileNotFoundError, UserError: as `convert`; `repo` has no organisation; or `source` is in Google's form.
+        FileNotFoundError, UserError: as `convert`; `repo` has no organisation; or `source` is in Google's form, or in
+            that of sentence-transformers before version 0.3.
     """
     full = _full_name(repo)
     opened = open_source(source)
@@ -68,12 +70,19 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
             report.check()
             own = folder / CARD
             known = {"converted from": opened.published} if opened.published else None
-            card = own.read_text(encoding="utf-8") if own.is_file() else model_card(config, report.head, known, name="")
+            card = _text_of(own) if own.is_file() else model_card(config, report.head, known, name="")
         if CARD_MARK in card:
             card = _titled(card_of_published(card, full), full.split("/")[1])
         card = with_metadata(card, full, license=license, evaluation=evaluation)
         write_text(Path(scratch) / CARD, card)
         yield Parcel(_files(folder) | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
+
+
+def _text_of(card: Path) -> str:
+    try:
+        return card.read_bytes().decode()  # with its line ends
+    except UnicodeDecodeError as error:
+        raise UserError(f"{card}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def _full_name(repo: str) -> str:
@@ -89,6 +98,12 @@ def _checked(source: Source) -> Source:
         raise UserError(
             f"{source}: is in the form of Google's code, which transformers cannot load; "
             f"first: python -m bert_jax convert {source} DST"
+        )
+    folder = source.folder.resolve()
+    if model_folder(folder.parent) == folder:
+        raise UserError(
+            f"{source}: is a layer of a sentence-transformers folder of before version 0.3, whose pooling would stay "
+            f"behind; first: python -m bert_jax convert {source} DST"
         )
     return source
 

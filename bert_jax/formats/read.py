@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_jax.config import CONFIG_FILES, MODEL_TYPES, BertConfig
 from bert_jax.errors import UserError, quoted
+from bert_jax.formats.names.families import FamilyNames
 from bert_jax.formats.names.parameters import (
     Parameter,
     family_of,
@@ -178,7 +179,7 @@ class OpenModel:
             self._tensors.close()
             raise
         recorded = self._tensors.metadata.get(STEP, "")
-        step = int(recorded) if recorded.isdecimal() else None
+        step = int(recorded) if re.fullmatch(r"\d{1,18}", recorded) else None
         if note := surplus_layers(report.unexpected, self.config):
             notes += (f"{source.config_file}: {note}",)
         self.report = replace(report, source=str(source), step=step, notes=notes)
@@ -229,7 +230,7 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     heads, which share a class.
     """
     family = family_of(config)
-    found = head_in(table_keys(tensors, family), config)
+    found = head_in(_table_keys(tensors, family), config)
     for name in raw.get("architectures") or []:
         for head, (suffix, _) in family.heads.items():
             if name in {kind.word + suffix for kind in MODEL_TYPES.values() if kind.family == family.name}:
@@ -237,7 +238,14 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
     return found
 
 
-_LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d+)\.")
+def _table_keys(tensors: Stored, family: FamilyNames) -> dict[str, str]:
+    try:
+        return table_keys(tensors, family)
+    except UserError as error:
+        raise UserError(f"{tensors.path}: {error}") from None
+
+
+_LAYER = re.compile(r"(?:encoder|transformer)\.layer\.(\d{1,9})\.")
 
 
 def surplus_layers(keys: Iterable[str], config: BertConfig) -> str | None:
@@ -331,7 +339,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
         head: the head to read for.
     """
     family, parts = family_of(config), find_head(head, config).parts
-    stored = table_keys(tensors, family)
+    stored = _table_keys(tensors, family)
     tied = [row for row in family.tied if config.tie_word_embeddings and row.part in parts and row.copy in stored]
     for copy, original, _ in tied:
         stored.setdefault(original, stored[copy])
@@ -371,7 +379,7 @@ def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:
         return f"{key} is {dtype}; expected float32, float16, bfloat16 or float64"
     if shape == parameter.stored_shape:
         return None
-    classes = parameter.key.startswith("classifier.") and shape[1:] == parameter.stored_shape[1:]
+    classes = parameter.key.startswith("classifier.") and shape and shape[1:] == parameter.stored_shape[1:]
     hint = f" (the file has num_labels={shape[0]})" if classes else ""
     return f"{key} has shape {shape}; config and head need {parameter.stored_shape}{hint}"
 

@@ -210,21 +210,14 @@ def _pooling_of(path: Path) -> str:
 
 def _settings_of(folder: Path) -> Mapping[str, Any]:
     """The content of the first file of `SETTINGS` that says something; {} if none does."""
-    for name in SETTINGS:
-        try:
-            found = read_json(folder / name)
-        except (OSError, ValueError):
-            continue
-        if isinstance(found, dict) and found:
-            return found
-    return {}
+    return next(filter(None, (read_object(folder / name, optional=True) for name in SETTINGS)), {})
 
 
 def _fields_of(path: Path) -> Mapping[str, Any]:
     """config_sentence_transformers.json, in which the fields that change vectors are checked."""
     fields = read_object(path, optional=True)
     prompts, name, size = _prompts(fields), fields.get("default_prompt_name"), fields.get("truncate_dim")
-    if name is not None and name not in prompts:
+    if name not in (None, *prompts):
         raise UserError(
             f"{path}: default_prompt_name is {quoted(name)}; expected a name in prompts ({', '.join(prompts)}) or null"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_jax.config import CONFIG_FILES, BertConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import check_sum, expand_home, no_folder, read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
@@ -62,8 +62,11 @@ class Source:
         if self.config_file is None:
             names = f"no {CONFIG_FILES[0]} (nor {', '.join(CONFIG_FILES[1:])})"
             raise FileNotFoundError(f"{self.folder}: contains {names}, so it is not a model")
+        model = self.fields["model"] if self.is_run else self.fields
+        if not isinstance(model, Mapping):  # from_json would take a text for a path
+            raise UserError(f"{self.config_file}: model is {quoted(model)}; expected an object")
         try:
-            return BertConfig.from_json(self.fields["model"] if self.is_run else dict(self.fields))
+            return BertConfig.from_json(dict(model))
         except UserError as error:
             raise UserError(f"{self.config_file}{', model' if self.is_run else ''}: {error}") from None
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,7 +39,6 @@ class FileBytes:
             self._file = open(self.path, "rb", buffering=0)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be opened: {error.strerror}") from None
-        self._lock = threading.Lock()
         self.size = os.fstat(self._file.fileno()).st_size
         try:
             refuse_pointer(self.path, self.read(0, min(self.size, 64)))
@@ -67,7 +65,7 @@ class FileBytes:
         self._check(start, len(buffer))
         done = 0
         while done < len(buffer):
-            got = self._read_at(start + done, buffer[done:])
+            got = os.preadv(self._file.fileno(), [buffer[done:]], start + done)
             if not got:
                 raise UserError(f"{self.path}: the file became shorter while it was being read")
             done += got
@@ -79,17 +77,10 @@ class FileBytes:
             self.read_into(start, rows.reshape(-1).view(np.uint8).data)
             return
         buffers = [row.data for row in rows.view(np.uint8)]
-        if hasattr(os, "preadv") and os.preadv(self._file.fileno(), buffers, start) == rows.nbytes:
+        if os.preadv(self._file.fileno(), buffers, start) == rows.nbytes:
             return
         for number, buffer in enumerate(buffers):  # a read may return fewer bytes than it was asked for
             self.read_into(start + number * len(buffer), buffer)
-
-    def _read_at(self, start: int, buffer: memoryview) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._file.fileno(), [buffer], start)
-        with self._lock:  # Windows cannot read by position
-            self._file.seek(start)
-            return self._file.readinto(buffer) or 0
 
     def array(self, start: int, dtype: str, count: int, *, big_endian: bool = False) -> np.ndarray:
         """The `count` elements from byte `start`.
@@ -166,7 +157,7 @@ class Stored(Mapping[str, np.ndarray]):
         return False
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        """Writes the array into `out`, which has its shape, any strides and a float dtype at least as wide.
+        """Writes the array into `out`, which has its shape, any strides and a float dtype.
 
         Formats override this where they can avoid holding a second copy of the array. Threads may call this at the
         same time.

@@ -83,6 +83,11 @@ class Sharded(Stored):
             shard.close()
 
 
+def shards_of(index: Path) -> list[str]:
+    """The shards that an index lists; they are beside it. Raises a UserError if it is no such index."""
+    return sorted(set(_weight_map(index).values()))
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > LARGEST_INDEX:
         raise UserError(f"{index}: has {index.stat().st_size} bytes; an index may have at most {LARGEST_INDEX}")
@@ -102,13 +107,15 @@ SHARD = r"model-\d{5}-of-\d{5}\.safetensors"
 """Pattern of the names that `write_weights` gives to shards."""
 
 _READERS: dict[str, Callable[[Path], Stored]] = {SAFETENSORS: TensorFile, TORCH: TorchBin, FLAX: FlaxMsgpack}
+WEIGHTS = tuple(name + end for name in _READERS for end in ("", INDEX))
+"""The files of weights that are read, in order of preference; an index stands for the shards that it lists."""
 _UNREADABLE = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index", ".pt", ".pth", ".npz", ".onnx"}
 
 
 def has_weights(directory: str | os.PathLike[str]) -> bool:
     """Whether the folder has weights in a format that bert_jax reads."""
     folder = Path(directory)
-    return any((folder / (name + end)).is_file() for name in _READERS for end in ("", INDEX)) or is_checkpoint(folder)
+    return any((folder / name).is_file() for name in WEIGHTS) or is_checkpoint(folder)
 
 
 def open_weights(directory: str | os.PathLike[str], model_type: str | None = None) -> Stored:

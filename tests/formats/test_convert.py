@@ -137,6 +137,7 @@ def test_a_folder_of_other_layers_is_refused_by_their_names(tmp_path, kinds):
     ("fields", "line"),
     [
         ({"default_prompt_name": "ask"}, "default_prompt_name is 'ask'; expected a name in prompts"),
+        ({"default_prompt_name": ["ask"]}, r"default_prompt_name is \['ask'\]; expected a name in prompts"),
         ({"prompts": {"query": 3}}, "the prompt 'query' is 3; expected a text"),
         ({"truncate_dim": "3"}, "truncate_dim is '3'; expected a whole number"),
     ],
@@ -145,6 +146,14 @@ def test_a_field_of_sentence_transformers_that_cannot_be_followed_is_named(tmp_p
     folder = make_vectors(tmp_path / "m")
     (folder / "config_sentence_transformers.json").write_text(json.dumps(fields))
     with pytest.raises(UserError, match=line):
+        vectors_of(folder)
+
+
+@pytest.mark.parametrize("text", ['{"max_seq_length": 7, "do_lower_ca', "[7]"])
+def test_damaged_settings_are_an_error_and_not_taken_for_none(tmp_path, text):
+    folder = make_vectors(tmp_path / "m")
+    (folder / "sentence_bert_config.json").write_text(text)
+    with pytest.raises(UserError, match=r"sentence_bert_config\.json: (not JSON|expected a JSON object)"):
         vectors_of(folder)
 
 

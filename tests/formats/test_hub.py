@@ -16,9 +16,8 @@ import pytest
 from bert_jax.data.tokenizer.families import FILES as FILES_OF_A_TOKENIZER
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
-from bert_jax.formats import weights
 from bert_jax.formats.hub import fetch
-from bert_jax.formats.hub_files import TOKENIZER, WEIGHTS, is_hub_id, parse_hub_id, published_as
+from bert_jax.formats.hub_files import TOKENIZER, is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
 from tests.root import ROOT
 
@@ -119,8 +118,7 @@ def test_one_format_of_weights_in_order_of_preference(hub, get, published, taken
     assert hub.log == []
 
 
-def test_the_formats_are_tried_in_the_order_of_the_reader():
-    assert tuple(name + end for name in weights._READERS for end in ("", weights.INDEX)) == WEIGHTS
+def test_every_file_of_a_tokenizer_is_downloaded():
     assert set(TOKENIZER) == {*FILES_OF_A_TOKENIZER, *SETTINGS_FILES}
 
 
@@ -335,15 +333,23 @@ def test_no_model_no_revision_no_access(hub, get):
         ({"model.safetensors": b"weights"}, r"has no config\.json"),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "../../x"}}'},
-            "names the shard '../../x'",
+            r"lists '\.\./\.\./x'; expected the name of a file beside the index",
         ),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "x.safetensors"}}'},
             "x.safetensors, which the model does not have",
         ),
-        ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, "not an index of sharded weights"),
+        ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, "expected a JSON object, found list"),
+        (
+            {
+                "config.json": b"{}",
+                "a(1).safetensors": b"",
+                "model.safetensors.index.json": b'{"weight_map": {"a": "a(1).safetensors"}}',
+            },
+            r"lists 'a\(1\)\.safetensors'; expected the name",  # which a load would refuse after the download
+        ),
     ],
-    ids=["tensorflow", "no-config", "shard-elsewhere", "shard-missing", "no-index"],
+    ids=["tensorflow", "no-config", "shard-elsewhere", "shard-missing", "no-index", "shard-unreadable"],
 )
 def test_a_model_that_cannot_be_loaded_is_refused_with_its_reason(hub, get, files, says):
     hub.publish("somebody/odd", files)

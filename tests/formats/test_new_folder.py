@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.formats import new_folder as new_folder_module
-from bert_jax.formats.new_folder import CARD, CARD_MARK, new_folder, remove_leftovers
+from bert_jax.formats.new_folder import CARD, CARD_MARK, new_folder, refuse_foreign, remove_leftovers
 from tests.root import ROOT
 
 
@@ -117,6 +117,14 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match=r"caf\\xe9': the name is not UTF-8"), new_folder(folder):
         pass
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("target", "such"), [(".", "model"), ("a/..", r"a/\.\./model")])
+def test_a_path_without_a_name_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch, target, such):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    with pytest.raises(UserError, match=f"expected the name of a folder to write, such as {such}"):
+        refuse_foreign(Path(target))
 
 
 def test_what_macos_adds_to_an_export_does_not_make_it_foreign(tmp_path: Path):

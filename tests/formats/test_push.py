@@ -11,6 +11,7 @@ from huggingface_hub import constants
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.convert import convert
 from bert_jax.formats.hub import upload
 from bert_jax.formats.hub_files import is_read_by_a_load
 from bert_jax.formats.load import load
@@ -138,6 +139,39 @@ def test_a_folder_goes_up_as_it_is_with_its_own_card(tmp_path, hub, params, toke
     assert "license: mit" in card and "cats" in card
     assert ".secret" not in sent
     assert hub.models[REPO].messages == ["first"]
+
+
+def test_a_card_of_ones_own_stays_to_the_byte_unless_a_licence_is_added(tmp_path, params):
+    folder = save_pretrained(tmp_path / "m", CONFIG, params, None)
+    own = b"---\r\nlanguage: [no]  # Norwegian\r\nmodel-index: to come\r\n---\r\n# Cats\r\n"
+    (folder / "README.md").write_bytes(own)
+    with packed(folder, REPO) as parcel:
+        assert parcel.files["README.md"].read_bytes() == own
+    for card, says in (
+        (own, r"README\.md: its metadata cannot be read \(Invalid `model_index` in .* 'str'\); mend it"),
+        (b"---\ntags: [\n---\n", r"README\.md: its metadata cannot be read \(while parsing"),
+        (b"caf\xe9", r"m/README\.md: not UTF-8 \(unexpected end of data at byte 3\)"),
+    ):
+        (folder / "README.md").write_bytes(card)
+        with pytest.raises(UserError, match=says), packed(folder, REPO, license="mit"):
+            pass
+
+
+def test_a_model_does_not_go_up_without_the_pooling_that_an_older_folder_has_beside_it(tmp_path, params, tokenizer):
+    vectors = {"head": "encoder", "sentence_transformers": "cls"}
+    new, old = save_pretrained(tmp_path / "new", CONFIG, params, tokenizer, **vectors), tmp_path / "old"
+    old.mkdir()
+    modules = json.loads((new / "modules.json").read_text())
+    (old / "modules.json").write_text(json.dumps([modules[0] | {"path": "0_Transformer"}, *modules[1:]]))
+    (new / "modules.json").unlink()
+    (new / "1_Pooling").rename(old / "1_Pooling")
+    new.rename(old / "0_Transformer")
+    for source in (old, old / "0_Transformer"):
+        with pytest.raises(UserError, match=r"python -m bert_jax convert .*/0_Transformer DST"), packed(source, REPO):
+            pass
+    convert(old, tmp_path / "whole")
+    with packed(tmp_path / "whole", REPO) as parcel:
+        assert {"modules.json", "1_Pooling/config.json"} <= set(parcel.files)
 
 
 def test_a_dry_run_shows_files_and_card_and_asks_the_hub_nothing(run, hub, capsys, monkeypatch):

@@ -250,6 +250,34 @@ def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
         report.check()
 
 
+def test_a_bias_without_an_axis_is_a_wrong_shape(tmp_path):
+    head = "sequence-classification"
+    tensors = to_stored(tiny.random_flat(CONFIG, 1, head), CONFIG, head)
+    source = folder(tmp_path / "m", tensors | {"classifier.bias": np.zeros((), np.float32)})
+    assert read_model(source).report.mismatched == (
+        "classifier/bias: classifier.bias has shape (); config and head need (2,)",
+    )
+
+
+def test_numbers_of_thousands_of_digits_in_names_and_metadata_are_none(tmp_path, tensors):
+    from bert_jax.formats.safetensors import STEP, write_tensors
+
+    digits = "9" * 5000  # int() takes 4300
+    source = folder(tmp_path / "m", tensors)
+    strange = {f"bert.encoder.layer.{digits}.x": np.zeros(1, np.float32)}
+    write_tensors(source / "model.safetensors", tensors | strange, {STEP: digits})
+    report = read_model(source).report
+    assert (report.step, report.notes, report.unexpected) == (None, (), tuple(strange))
+
+
+def test_two_keys_for_one_parameter_are_an_error_that_names_the_file(tmp_path, tensors):
+    bare = {WORDS.removeprefix("bert."): tensors[WORDS]}
+    source = folder(tmp_path / "m", tensors | bare)
+    for head in (None, "mlm"):
+        with pytest.raises(UserError, match=r"model\.safetensors: the keys 'bert\.emb.* both name the parameter"):
+            read_model(source, head=head)
+
+
 def test_damage_to_a_file_of_ours_is_an_error(tmp_path, tensors):
     from bert_jax.formats.safetensors import write_tensors
 

@@ -217,7 +217,6 @@ def test_copies_into_any_layout_are_the_array(path, dtype, shape):
             np.testing.assert_array_equal(out, array.astype(np.float32))
 
 
-@pytest.mark.skipif(not hasattr(os, "preadv"), reason="needs reads by position")
 def test_reads_that_return_fewer_bytes_than_asked_for_are_continued(path, monkeypatch):
     array = np.random.default_rng(0).normal(size=(130, 50)).astype(np.float32)
     write_tensors(path, {"a": array})

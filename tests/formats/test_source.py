@@ -43,6 +43,14 @@ def test_the_kind_is_recognised_and_the_architecture_read(places, place):
     assert open_source(source) is source
 
 
+def test_the_current_folder_can_be_a_source(places, monkeypatch):
+    for place in ("run", "hf"):
+        monkeypatch.chdir(places[place])
+        assert open_source(".").kind == place
+    places["run"].with_name("run.index").touch()  # which is no part of the run
+    assert open_source(places["run"]).is_run
+
+
 @pytest.mark.parametrize("place", ["hf", "shards", "google"])
 def test_a_load_opens_each_file_of_a_folder_once(places, place):
     counts = opened_by(lambda: bert_jax.load(places[place]), places[place])
@@ -106,6 +114,10 @@ def test_what_says_too_little_is_one_line(places, tmp_path):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match=rf"config\.json: {found}"):
             open_source(tmp_path)
+    for value, found in (("3", "3"), ("null", "None"), (json.dumps(str(places["hf"])), "'/")):
+        (tmp_path / "config.json").write_text(f'{{"model": {value}}}')
+        with pytest.raises(UserError, match=rf"config\.json: model is {found}.*; expected an object"):
+            load_config(tmp_path)
     (tmp_path / "config.json").write_text('{"model": {"hidden_size": "4"}}')
     with pytest.raises(UserError, match=r"config\.json, model: hidden_size='4'"):
         load_config(tmp_path)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import is_of_macos, open_file
+from bert_jax.files import is_of_macos, open_file, read_file
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
@@ -44,7 +44,7 @@ _MOST_NAMED = 5
 def is_checkpoint(source: str | os.PathLike[str]) -> bool:
     """Whether `source` is a prefix with an .index, or a folder with one directly or in variables/ (a TF-hub module)."""
     path = Path(source)
-    return bool(_prefixes(path)) or _index(_bare(path)).is_file()
+    return bool(_prefixes(path)) if path.is_dir() else _index(_bare(path)).is_file()
 
 
 def find_prefix(source: str | os.PathLike[str]) -> Path:
@@ -162,9 +162,10 @@ class Tf1Checkpoint(Stored):
         size = self.path.stat().st_size
         if size > MOST_INDEX_BYTES:
             raise UserError(f"{self.path}: has {size} bytes; an index may have at most {MOST_INDEX_BYTES}")
+        content = read_file(self.path)
         self._files: dict[int, FileBytes] = {}
         try:
-            self._header, by_key = _read_index(self.path.read_bytes())
+            self._header, by_key = _read_index(content)
             self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
             self._slices = {key: entry for key, entry in by_key.items() if key.startswith(b"\0")}
             for name, entry in self._entries.items():
@@ -225,19 +226,19 @@ class Tf1Checkpoint(Stored):
             UserError: the tensor is not one string, or is damaged.
         """
         entry = self._entries[key]
+        if not entry.is_string or entry.shape or entry.slices:
+            raise UserError(f"{self.path}: tensor {quoted(key)} is not one string")
         octets = self._read(entry).tobytes()
         try:
-            if not entry.is_string or entry.shape:
-                raise ValueError("is not one string")
             size, at = read_varint(octets, 0, bits=32)
             start = at + 4
             if (
                 masked_crc32c(size.to_bytes(4, "little") + octets[at:]) != entry.masked_crc
                 or size != len(octets) - start
             ):
-                raise ValueError("does not match its recorded CRC-32C: damaged")
+                raise ValueError("it does not match its recorded CRC-32C: damaged")
         except ValueError as error:
-            raise UserError(f"{self._shard(entry)}: tensor {quoted(key)} {error}") from None
+            raise UserError(f"{self._shard(entry)}: tensor {quoted(key)}: {error}") from None
         return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:

@@ -286,7 +286,8 @@ def _find_tensors(value: Any, where: str) -> dict[str, Tensor]:
         if type(tensor) is Tensor and type(name) is str and len(name) <= 1000:
             tensors[name] = tensor
         elif not _is_harmless(tensor) and name != "_metadata":
-            raise UserError(f"{where}: {quoted(name)} is a {type(tensor).__name__}; expected a tensor")
+            expected = "expected a tensor, named by a text of at most 1000 characters"
+            raise UserError(f"{where}: {quoted(name)} is a {type(tensor).__name__}; {expected}")
     if all(name.startswith("module.") for name in tensors):
         return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     return tensors

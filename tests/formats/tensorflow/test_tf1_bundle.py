@@ -140,6 +140,21 @@ def test_strings_are_listed_and_not_read(data_dir: Path):
         assert stored.verify()
 
 
+def test_what_is_not_one_string_is_not_read_as_one(tmp_path):
+    sliced = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={}, shard_id=3)
+    sliced.slices.add()
+    piece = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={}, size=4)
+    empty = BundleEntryProto(dtype=types_pb2.DT_STRING, shape={})
+    entries = {"number": proto(ONE), "sliced": sliced, slice_key("sliced", ()): piece, "empty": empty}
+    entries["number"].offset = 4
+    with Tf1Checkpoint(write_by_hand(tmp_path / "x", entries, [b"text" + ONE.tobytes()])) as stored:
+        for name in ("number", "sliced"):
+            with pytest.raises(UserError, match=f"x.index: tensor '{name}' is not one string"):
+                stored.string(name)
+        with pytest.raises(UserError, match="data-00000-of-00001: tensor 'empty': the data ends at byte 0"):
+            stored.string("empty")
+
+
 # Partitioned variables
 
 
@@ -367,6 +382,9 @@ def test_other_files_and_huge_ones_are_refused(tmp_path):
     index = tmp_path / "x.index"
     index.write_bytes(b"IxFl" + bytes(100))
     with pytest.raises(UserError, match=r"x.index: it does not end with a table's magic number"):
+        Tf1Checkpoint(tmp_path)
+    index.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 8474\n")
+    with pytest.raises(UserError, match=r"x\.index: a Git LFS pointer, not the file itself; .*git lfs pull"):
         Tf1Checkpoint(tmp_path)
     index.write_bytes(write_table([(b"model", b"1")]))
     with pytest.raises(UserError, match="its first key is not that of a header"):

@@ -154,7 +154,7 @@ OTHER_CONTENTS = {
     "two models": (make.dictionary({k: make.dictionary({"w": make.tensor(STORED)}) for k in ("model", "module")}), "several models, under model, module"),
     "a dict beside": (make.dictionary({"w": make.tensor(STORED), "more": make.dictionary({"v": make.tensor(STORED)})}), "'more' is a dict"),
     "a storage": (make.dictionary({"w": make.tensor(STORED), "raw": STORED}), "'raw' is a Storage"),
-    "a number as name": (b"}" + make.integer(5) + make.tensor(STORED) + b"s", "5 is a Tensor"),
+    "a number as name": (b"}" + make.integer(5) + make.tensor(STORED) + b"s", "5 is a Tensor; expected a tensor, named by a text"),
     "a name without end": (make.dictionary({"w" * 5000: make.tensor(STORED)}), r"'ww+\.\.\.w+' is a Tensor"),
     "a name twice": (b"}(" + 2 * (make.text("w") + make.tensor(STORED)) + b"u", "the key 'w' twice"),
 }  # fmt: skip
