@@ -38,7 +38,7 @@ class DocumentRule:
         elif kind in ("separator", "heading") and value:
             try:
                 setattr(self, f"_{kind}", re.compile(value))
-            except re.error as error:
+            except (re.error, OverflowError) as error:
                 raise UserError(f"{value!r} is not a regular expression ({error})") from None
         elif rule != "files":
             raise UserError(f"found {rule!r}, expected {RULES}")

@@ -97,6 +97,7 @@ def test_text_takes_a_folder_a_glob_or_several_with_commas(tmp_path, monkeypatch
         (["--documents", "pages"], "--documents: found 'pages', expected paragraphs, chapters, files, blank-lines:N"),
         (["--documents", "blank-lines:0"], "--documents: found 'blank-lines:0'"),
         (["--documents", "separator:("], "--documents: '(' is not a regular expression"),
+        (["--documents", "separator:a{99999999999}"], "--documents: 'a{99999999999}' is not a regular expression"),
         (
             ["--unwrap", "--format", "lines"],
             "--unwrap: joins lines, but --format lines takes every line for a sentence",
