@@ -629,4 +629,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "multiword tokens and empty nodes of CoNLL-U are words",
         ("tests/data/tasks/test_tag_readers.py::test_universal_dependencies",),
     ),
+    Mutant(
+        "bert_jax/data/tokenizer/ids.py",
+        "if self._backend.encode_special_tokens == self.literal_special_tokens:",
+        "if False:",
+        "[MASK] in a text is a special token where it should be text",
+        ("tests/surgery/test_vocabulary.py::test_special_tokens_in_a_text_stay_text_once_byte_level_words_are_added",),
+    ),
+    Mutant(
+        "bert_jax/data/text/markdown.py",
+        "elif marks.startswith(fence) and not rest.strip():",
+        "else:",
+        "a fence of three marks closes a block of code of four",
+        ("tests/data/text/test_sources.py::test_a_long_markdown_file_is_not_cut_within_code",),
+    ),
 )

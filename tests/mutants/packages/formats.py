@@ -341,4 +341,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "the vocabulary's product stays float32 in an int8 file",
         (f"{OF_ONNX}::test_int8_holds_kernels_and_tables_and_stays_near_float32",),
     ),
+    Mutant(
+        "bert_jax/formats/sentence_transformers.py",
+        "read_object(folder / name, optional=True) for name in SETTINGS",
+        "{} for name in SETTINGS",
+        "the length and the case that a sentence-transformers folder says are passed over",
+        ("tests/formats/test_convert.py::test_damaged_settings_are_an_error_and_not_taken_for_none",),
+    ),
+    Mutant(
+        HUB,
+        "if license is None and evaluation is None:",
+        "if False:",
+        "a pushed README.md of one's own loses the comments of its metadata",
+        (f"{OF_PUSH}::test_a_card_of_ones_own_stays_to_the_byte_unless_a_licence_is_added",),
+    ),
 )

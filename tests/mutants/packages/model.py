@@ -401,4 +401,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "weights by width are smaller than 1 / sqrt(width)",
         ("tests/model/test_start.py::test_weights_by_width_are_those_of_that_initializer_range",),
     ),
+    Mutant(
+        "bert_jax/model/encoder.py",
+        "for given in (attention_mask, encoder_attention_mask):",
+        "for given in (attention_mask,):",
+        "an additive mask of the encoder hides what it shows",
+        ("tests/model/test_decoder.py::test_an_additive_mask_of_the_encoder_is_nan",),
+    ),
 )

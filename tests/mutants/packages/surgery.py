@@ -81,4 +81,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a decoder that is not tied stays as short as it was",
         (f"{OF_VOCABULARY}::test_an_untied_decoder_grows_too",),
     ),
+    Mutant(
+        "bert_jax/surgery/pruning.py",
+        'if not name.startswith("layer_")}',
+        "if False}",
+        "a shallower ELECTRA has no projection",
+        ("tests/surgery/test_layers.py::test_an_electra_keeps_its_projection",),
+    ),
 )

@@ -131,6 +131,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/train/pretraining/sweep/test_together.py::test_where_a_decay_begins",),
     ),
     Mutant(
+        LOOP,
+        "        dropout = self._job.dropout_at(self._step)",
+        "        dropout = None",
+        "the dropout of a phase is that of the model",
+        ("tests/train/pretraining/test_phases.py::test_a_phase_has_dropout_of_its_own",),
+    ),
+    Mutant(
+        LOOP,
+        "        program = (dropout, *(array.shape for array in jax.tree.leaves(batch)))",
+        "        program = tuple(array.shape for array in jax.tree.leaves(batch))",
+        "a step that compiles for another dropout counts as one that does not",
+        ("tests/train/pretraining/test_phases.py::test_a_phase_has_dropout_of_its_own",),
+    ),
+    Mutant(
+        "train/pretraining/steps.py",
+        "            with_dropout(self.model, phase.dropout),",
+        "            self.model,",
+        "a plan's step of a phase has the model's dropout",
+        ("tests/train/pretraining/test_phases.py::test_the_step_that_is_planned_for_a_phase_has_its_dropout",),
+    ),
+    Mutant(
         "train/pretraining/sweep/together.py",
         "def _say_record(self, line: str) -> None:",
         "def _show(self, line: str) -> None:",
