@@ -141,6 +141,15 @@ class Evidence:
             start += steps
         return start
 
+    def phases_until(self, step: int) -> tuple[tuple[Any, ...], ...]:
+        """The phases of a run that ends with this step."""
+        phases: list[tuple[Any, ...]] = []
+        for length, batch, steps, *own in self.config["phases"]:
+            if (here := min(steps, step)) > 0:
+                phases.append((length, batch, here, *(tuple(one) if isinstance(one, list) else one for one in own)))
+            step -= here
+        return tuple(phases)
+
     @cached_property
     def curve(self) -> list[Point]:
         """The training loss of the phase, averaged over windows of `WINDOW` steps or more."""

@@ -1,4 +1,4 @@
-"""What the metrics of a run may say is wrong: steps that are not finite, a rate too high or too low, too few steps."""
+"""What the metrics of a run may say is wrong: steps that are not finite, a wrong rate, too few steps, overfitting."""
 
 import math
 
@@ -12,6 +12,7 @@ ABOVE_RANDOM = 1  # nats above a random model's loss
 HIGH_RATE = 5e-3  # of AdamW, for a model 128 wide; less for a wider one in proportion
 USUAL_RATE = 1e-3  # likewise, to advise
 BELOW_UNIGRAM = 0.05  # nats; a loss that is lower shows that the model uses the context
+ABOVE_LOWEST = 0.1  # nats; a held-out loss that is higher has risen, and not only moved
 ABOVE_UNIGRAM = 0.25  # share of the way from the unigram line back to a random model
 STEPS_AFTER_WARM_UP = 100
 
@@ -20,7 +21,7 @@ def find_in_metrics(run: Evidence, unigram: float | None) -> list[Finding]:
     """The findings on the metrics of a run. unigram: loss of a model that knows only how frequent each token is."""
     found = [_not_finite(run)]
     if run.is_pretraining:
-        found += [_rate_too_high(run, unigram) or _rate_too_low(run, unigram) or _too_short(run)]
+        found += [_rate_too_high(run, unigram) or _rate_too_low(run, unigram) or _too_short(run) or _overfits(run)]
     return [finding for finding in found if finding]
 
 
@@ -112,6 +113,27 @@ def _too_short(run: Evidence) -> Finding | None:
         f"the run has ended at a held-out loss of {loss:.2f}; guessing frequent tokens has {unigram:.2f}",
         "A small model stays on that line for a while before it uses the context, and this run ended before.",
         f"In the command of a new run: {longer}" + ("" if is_wired else f", or say {start}"),
+    )
+
+
+def _overfits(run: Evidence) -> Finding | None:
+    """A held-out loss that rises while the training loss falls: more passes over so little text do harm."""
+    scored = [row for row in run.evaluations if row["step"] > run.phase_start and row.get("mlm_loss") is not None]
+    if not scored or not run.curve:
+        return None
+    best, last = min(scored, key=lambda row: row["mlm_loss"]), scored[-1]
+    then = next((point for point in reversed(run.curve) if point.step <= best["step"]), run.curve[0])
+    now = run.curve[-1]
+    if last["mlm_loss"] - best["mlm_loss"] <= ABOVE_LOWEST or now.loss >= then.loss:
+        return None
+    dropout = "model.hidden_dropout_prob=0.1 model.attention_probs_dropout_prob=0.1 (it has none), or "
+    return Finding(
+        "overfits",
+        f"the held-out loss was {best['mlm_loss']:.2f} at step {best['step']:,} and is {last['mlm_loss']:.2f} at step "
+        f"{last['step']:,}, and the training loss fell from {then.loss:.2f} to {now.loss:.2f}",
+        "The model learns its text by heart, and does worse on other text.",
+        f"In the command of a new run: {dropout if not run.config['model']['hidden_dropout_prob'] else ''}"
+        f"phases='{run.phases_until(best['step'])}', or take more text",
     )
 
 

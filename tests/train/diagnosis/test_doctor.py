@@ -174,6 +174,37 @@ def test_a_run_that_diverged_at_once_has_too_high_a_rate(steps, tmp_path, capsys
     assert float(re.findall(r"learning_rate=(\S+)", found["rate too high"]["do"])[0]) < 0.01
 
 
+@pytest.mark.parametrize(
+    ("held_out", "training", "rate", "advised"),
+    [
+        # Every 400 steps, with pairs and 16,000 pieces: benchmarks/results/learning.md, "dropout over 120 passes".
+        ((6.308, 5.965, 6.051, 6.085), (6.0, 4.9, 4.1, 3.7), 0.0, ["hidden_dropout_prob", "phases"]),
+        ((6.308, 5.965, 6.051, 6.085), (6.0, 4.9, 4.1, 3.7), 0.1, ["phases"]),
+        ((6.743, 5.989, 5.855, 5.761, 5.802, 5.785), (6.5, 5.6, 5.2, 4.9, 4.6, 4.4), 0.1, []),
+        ((6.308, 5.965, 6.051, 6.085), (6.0, 4.9, 4.9, 5.0), 0.0, []),  # what rises is not for being known by heart
+        ((6.308, None, 6.6), (6.0, 4.9, 4.1), 0.1, ["phases"]),
+    ],
+)
+def test_a_run_that_learns_its_text_by_heart_is_named(held_out, training, rate, advised, tmp_path, capsys):
+    phases = [[64, 64, 100, None, None, 1, 0.0], [128, 64, 3900, 0.2, [1, 0, 0]]]
+    run = run_on(tmp_path, None, phases=phases, optimizer={"name": "muon", "learning_rate": 2e-3, "warmup_steps": 200})
+    config = json.loads((run / "config.json").read_text())
+    model = config["model"] | {"hidden_dropout_prob": rate, "vocab_size": 16_000}
+    write_json(run / "config.json", config | {"model": model})
+    rows = []
+    for step, (evaluated, trained) in enumerate(zip(held_out, training, strict=True), 1):
+        rows.append({"kind": "train", "step": 400 * step, "mlm_loss": trained})
+        rows.append({"kind": "eval", "step": 400 * step, "mlm_loss": evaluated, "unigram_loss": 7.416})
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = diagnosis(run, capsys)
+    assert list(found) == ["overfits"] * bool(advised)
+    if advised:
+        do = found["overfits"]["do"]
+        assert [name for name in ("hidden_dropout_prob", "phases") if f"{name}=" in do] == advised
+        best = 400 * (1 + held_out.index(min(filter(None, held_out))))
+        assert f"phases='((64, 64, 100, None, None, 1, 0.0), (128, 64, {best - 100}, 0.2, (1, 0, 0)))'" in do
+
+
 def test_a_run_that_time_ended_is_judged_by_its_last_step(tmp_path, capsys):
     fields = {"stop_after": "10m", "phases": [[64, 32, 100_000]], "start": {"heads": []}}
     run = run_on(tmp_path, None, **fields)
@@ -401,6 +432,7 @@ def test_the_guide_has_the_thresholds():
         "rate too high": metric_rules.RISE,
         "rate too low": metric_rules.ABOVE_UNIGRAM,
         "too short": metric_rules.BELOW_UNIGRAM,
+        "overfits": metric_rules.ABOVE_LOWEST,
     }.items():
         assert f"{share} nats" in table[rule] or f"{share * 100:g} %" in table[rule], rule
 
