@@ -140,7 +140,8 @@ class _Training:
             log.say(f"{self._run.export} is there, and no checkpoint: training begins anew, and will replace it")
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
-        job.on_start(log, resumed=resumed)
+        with self._stages("input"):  # a job may look at its first rows
+            job.on_start(log, resumed=resumed)
         self._look_at_clock()
         if went_back:
             log.record("rollback", step, {"back_to": went_back[0], "passed_over": step - went_back[0]})

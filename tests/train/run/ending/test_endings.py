@@ -26,6 +26,8 @@ def refuse(self, *arguments, **options):
     raise OSError(28, "No space left on device")
 
 def keep_the_lock(self, *arguments, **options):
+    if threading.current_thread() is threading.main_thread():  # a signal would end its pause
+        return batch(self, *arguments, **options)
     time.sleep(3)  # so that the watchdog sees the phase
     ctypes.PyDLL(None).pause()
 
@@ -34,6 +36,7 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretrain import main
 from train.run.ending.stopping import run_program
 
+batch = RandomBatches.batch
 if sys.argv[1] == "input":
     RandomBatches.batch = wait_for_ever
 if sys.argv[1] == "lock":
@@ -58,6 +61,15 @@ def start(what: str, run: Path, *more: str, environment: dict[str, str] | None =
     )
 
 
+def told_by(process: subprocess.Popen[str], seconds: float) -> str:
+    """What it writes to stderr until it ends; one that does not end in time is killed."""
+    with process:
+        try:
+            return process.communicate(timeout=seconds)[1]
+        finally:
+            process.kill()
+
+
 def wait_for(process: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
     while not seen():
@@ -75,7 +87,7 @@ def log_of(run: Path) -> str:
 def test_a_run_whose_disk_never_answers_says_so_and_ends_with_76(tmp_path: Path, phase: str):
     run = tmp_path / "run"
     process = start(phase, run, f"budgets.{phase}=1", "budgets.end=3")
-    _, told = process.communicate(timeout=300)
+    told = told_by(process, 300)
     assert process.returncode == 76, told
     last = told.splitlines()[-1]
     assert last.endswith(f"error: the run hangs: {phase} took more than 3 s; the same command continues it")
@@ -89,7 +101,7 @@ def test_a_run_whose_disk_never_answers_says_so_and_ends_with_76(tmp_path: Path,
 def test_a_run_of_which_no_thread_runs_is_killed_by_its_monitor(tmp_path: Path):
     run = tmp_path / "run"
     process = start("lock", run, "budgets.input=5", "budgets.end=1")
-    _, told = process.communicate(timeout=120)
+    told = told_by(process, 120)
     assert process.returncode == -signal.SIGKILL, told
     line = "the run hangs: no thread of Python ran for "
     assert line in told and line in log_of(run)
@@ -108,7 +120,7 @@ def test_a_run_that_compiles_its_first_step_ends_at_once(tmp_path: Path, name: s
     for _ in range(2):
         process.send_signal(getattr(signal, name))
         time.sleep(0.05)
-    _, told = process.communicate(timeout=60)
+    told = told_by(process, 60)
     assert process.returncode == code, told
     assert told.splitlines()[-1].endswith("the same command continues where this one stopped")
     assert rows_of(run) == []
@@ -118,7 +130,7 @@ def test_a_run_that_compiles_its_first_step_ends_at_once(tmp_path: Path, name: s
 def test_numbers_that_go_bad_end_a_run_with_3(tmp_path: Path):
     bad = ("optimizer.learning_rate=1e38", "optimizer.warmup_steps=0", "optimizer.clip_norm=0")
     process = start("nothing", tmp_path / "run", *bad, "max_skipped_in_a_row=3", "save_every=100")
-    _, told = process.communicate(timeout=300)
+    told = told_by(process, 300)
     assert process.returncode == 3, told
 
 
@@ -126,7 +138,7 @@ def test_numbers_that_go_bad_end_a_run_with_3(tmp_path: Path):
 def test_a_run_that_cannot_save_ends_with_74(tmp_path: Path):
     run = tmp_path / "run"
     process = start("full", run, "max_failed_saves=1")
-    _, told = process.communicate(timeout=300)
+    told = told_by(process, 300)
     assert process.returncode == 74, told
     assert "No space left on device" in log_of(run)
 
@@ -139,7 +151,7 @@ def test_the_parts_of_goodput_add_up_to_the_wall_time_over_kills(tmp_path: Path)
         process = start("nothing", run, "save_every=200", "log_every=20")
         wait_for(process, lambda: time.monotonic() - started > 90 and len(rows_of(run)) > before + 20)  # noqa: B023
         process.send_signal(number)
-        process.communicate(timeout=120)
+        told_by(process, 120)
         lived += time.monotonic() - started
         time.sleep(2)
     whole = time.monotonic() - began - 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.root import ROOT
+from tests.train.run.ending.test_endings import told_by
 
 WATCHED = """
 import ctypes, os, signal, sys
@@ -46,7 +47,7 @@ def start(what: str, log: Path) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_a_process_of_which_no_thread_runs_is_killed_with_a_line_and_its_stacks(tmp_path: Path):
     process = start("hangs", tmp_path / "run.log")
-    _, told = process.communicate(timeout=60)
+    told = told_by(process, 60)
     assert process.returncode == -signal.SIGKILL
     line = "the run hangs: no thread of Python ran for 2 s; the same command continues it"
     assert told.splitlines()[0] == line
@@ -62,7 +63,7 @@ def test_a_process_that_is_stopped_for_longer_is_left_alone(tmp_path: Path):
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     time.sleep(5)
     process.send_signal(signal.SIGCONT)
-    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
+    assert (told_by(process, 60), process.returncode) == ("", 0)
 
 
 @pytest.mark.parametrize("what", ["closed", "killed"])
