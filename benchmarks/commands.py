@@ -30,7 +30,8 @@ _NAMES = {
     r"sentence-transformers/[\w.-]+": "published",
     r"\bMODEL\b": "published",
     r"\bDIR\b": "data/books",
-    r"\bDATA\b": "data/guide",
+    r"\bDATA\b": "data/books",
+    "(?<= data=)data/wiki-64": "data/wiki",
     r"\bCONFIG\b": "configs/tiny.py",
     r"\bTEXT\b": "books",
     r"\bRUN\b": "runs/guide",
@@ -51,6 +52,7 @@ _MADE_BY = {
     "README.md": ("my-bert", "runs/books", "runs/try"),
     "docs/export.md": ("my-bert", "my-encoder"),
     "docs/inference-tasks.md": ("predictions.json",),
+    "docs/pretraining.md": ("data/books",),
 }
 
 
