@@ -27,11 +27,11 @@ _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Names in the documents -> what stands for them here.
 _NAMES = {
     r"(google-bert/)?bert-base-(un)?cased(?=\s|$)": "published",
-    r"FacebookAI/roberta-base": "published",
     r"sentence-transformers/[\w.-]+": "published",
     r"\bMODEL\b": "published",
     r"\bDIR\b": "data/books",
-    r"\bDATA\b": "data/guide",
+    r"\bDATA\b": "data/books",
+    "(?<= data=)data/wiki-64": "data/wiki",
     r"\bCONFIG\b": "configs/tiny.py",
     r"\bTEXT\b": "books",
     r"\bRUN\b": "runs/guide",
@@ -41,7 +41,8 @@ _NAMES = {
 _NOT_RUN = {
     r"^(gcloud|docker|kubectl|sky|sbatch|launch/|NAME=|SPOT=|export )": "needs a Cloud TPU or a cluster",
     "--runner beam": "needs Apache Beam, which `make beam` tests in an environment of its own",
-    "data_shares=": "needs a config of two phases",
+    "benchmarks.recipes": "six runs of some minutes each",
+    r"train.doctor \.$": "needs what the command above it copies from a bucket",
     r"^\. \.venv": "every command below it uses that environment",
     "^make": "sets up an environment",
     "^pip install": "needs a package index; every `make` target does it",
@@ -51,6 +52,7 @@ _MADE_BY = {
     "README.md": ("my-bert", "runs/books", "runs/try"),
     "docs/export.md": ("my-bert", "my-encoder"),
     "docs/inference-tasks.md": ("predictions.json",),
+    "docs/pretraining.md": ("data/books",),
 }
 
 

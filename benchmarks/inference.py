@@ -16,7 +16,7 @@ request; without it, every request follows a pause. The cosine is the smallest o
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two; -openvino, -onnxruntime: by that runtime, the first in
-                  bfloat16 (-float32, -int8), the second in float32; -auto: by what "auto" takes, in float32
+                  bfloat16 (-float32, -int8), the second in float32; -auto: by what "auto" takes, in its own type
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
 onnx              onnxruntime on what `convert --to onnx` writes, sorted, 1,024 tokens per call; -fused: after its
@@ -25,7 +25,7 @@ openvino          OpenVINO on the same graph: it takes bfloat16 by itself where 
 st-onnx           sentence-transformers' backend="onnx"; -int8: with the int8 file; st-openvino: its backend="openvino"
 flax              the Flax model of transformers 4.57, jitted, lengths padded to powers of two
 
-Ready in: seconds from the packages' imports to the first answer, without the start of the process.
+Ready in: seconds from when the packages are imported to the first answer.
 """
 
 import argparse

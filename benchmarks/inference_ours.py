@@ -10,8 +10,6 @@ from pathlib import Path
 
 from bert_jax.runtime.cpu import keep_freed_memory, use_all_cores
 
-START = time.perf_counter()
-
 
 def main() -> None:
     folder, (dtype, _, how) = Path(sys.argv[1]), sys.argv[2].partition("-")
@@ -20,16 +18,14 @@ def main() -> None:
         use_all_cores()
     else:
         keep_freed_memory()
-    from benchmarks.rivals.serving import serve, write_vectors
+    from benchmarks.rivals.serving import serve_vectors
     from bert_jax.inference.tasks.embed import TextEmbedding
 
+    start = time.perf_counter()
     texts = json.loads((folder / "texts.json").read_text())
     packing = False if how == "buckets" else None
     embed = TextEmbedding(folder / "model", dtype=None if dtype == "own" else dtype, packing=packing, runtime=runtime)
-    vectors = embed(texts)
-    ready = time.perf_counter() - START
-    write_vectors(folder, vectors)
-    serve(lambda: embed(texts), ready_in=ready, programs=embed.compilations)
+    serve_vectors(folder, lambda: embed(texts), start)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 DIR is a directory made by `python -m train.prepare`. For each of its lengths: rows of an epoch (without packing as many
 as examples), the most examples of a row, the share of the positions that is padding, and how many more rows there are
 than if no position were padding. The time is the median of the processor time for an example, over batches of about
-as many examples each way, in turns.
+as many examples each way, in turns. "Planned in" is how long it took to decide which lengths share a row.
 """
 
 import argparse
@@ -36,9 +36,10 @@ def main() -> None:
     options = parser.parse_args()
     data = PreparedData(options.directory)
     print(
-        "| length | examples | packed rows | examples a row, most | padding | packed | rows beyond none | us | packed |"
+        "| length | examples | packed rows | examples a row, most | padding | packed | rows beyond none | us | packed "
+        "| planned in |"
     )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print(f"|{'---:|' * 10}")
     for length in data.lengths:
         counts = counts_by_length(data.directory, length)
         assert counts is not None
@@ -46,26 +47,20 @@ def main() -> None:
         packing = Packing(counts, length)
         planned = time.process_time() - began
         tokens = int(counts @ np.arange(length + 1))
-        ways = {
-            options.batch: Batches(data.directory, batch_size=options.batch, max_seq_length=length),
-            rows_for(options.batch, packing.examples_a_row): PackedBatches(
-                data.directory,
-                batch_size=rows_for(options.batch, packing.examples_a_row),
-                max_seq_length=length,
-            ),
-        }
-        taken: dict[int, list[float]] = {rows: [] for rows in ways}
-        for step in range(options.rounds + 1):
-            for rows, source in ways.items():
-                examples = rows if isinstance(source, Batches) else rows * packing.examples_a_row
-                taken[rows].append(seconds_an_example(source, examples, step))
-        costs = [1e6 * float(np.median(seconds[1:])) for seconds in taken.values()]
+        rows = rows_for(options.batch, packing.examples_a_row)
+        ways = (
+            (Batches(data.directory, batch_size=options.batch, max_seq_length=length), options.batch),
+            (PackedBatches(data.directory, batch_size=rows, max_seq_length=length), rows * packing.examples_a_row),
+        )
+        taken = [[seconds_an_example(*way, step) for way in ways] for step in range(options.rounds + 1)]
+        costs = 1e6 * np.median(taken[1:], axis=0)
         print(
             f"| {length} | {packing.examples:,} | {packing.rows:,} | {packing.examples_a_row:.3f}, {packing.most} | "
             f"{1 - tokens / (packing.examples * length):.1%} | {packing.padding_share:.1%} | "
-            f"{packing.rows / -(-tokens // length) - 1:.1%} | {' | '.join(f'{cost:.1f}' for cost in costs)} |"
+            f"{packing.rows / -(-tokens // length) - 1:.1%} | {' | '.join(f'{cost:.1f}' for cost in costs)} "
+            f"| {planned:.2f} s |",
+            flush=True,
         )
-        print(f"deciding which lengths share a row took {planned:.2f} s", flush=True)
 
 
 if __name__ == "__main__":

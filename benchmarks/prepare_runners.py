@@ -65,7 +65,8 @@ def altered(text: str, rng: random.Random) -> str:
 def run(arguments: list[str], folder: Path) -> dict[str, float]:
     """Seconds, CPU seconds of the program and of its workers, and peak memory in MB."""
     started, peak = time.monotonic(), 0
-    process = subprocess.Popen([sys.executable, "-c", _MEASURED, str(folder / "cpu.json"), *arguments])
+    command = [sys.executable, "-c", _MEASURED, str(folder / "cpu.json"), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # its report would end our table
     while process.poll() is None:
         peak = max(peak, sum(map(resident_bytes, children_of(process.pid))))
         time.sleep(0.2)

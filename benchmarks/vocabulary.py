@@ -2,15 +2,17 @@
 
     python -m benchmarks.vocabulary TEXT.jsonl[.zst] ... --held-out TEXT.jsonl[.zst] [--size 30000] [--workers 2]
 
-Each learner runs in its own process; memory is the peak of that process and its children. Quality is measured on the
-held-out text: pieces per word, share of words that become [UNK], bits per character under a unigram model of the pieces
-(probabilities from the learner's own pieces of the held-out text). Lower is better for all three.
+Each learner runs in its own process, with `--workers` processes (ours) or threads (theirs); memory is the peak of that
+process and its children. Quality is measured on the held-out text: pieces per word, share of words that become [UNK],
+bits per character under a unigram model of the pieces (probabilities from the learner's own pieces of the held-out
+text). Lower is better for all three.
 """
 
 import argparse
 import io
 import json
 import multiprocessing
+import os
 import resource
 import time
 from collections.abc import Iterator
@@ -44,6 +46,7 @@ def learn_ours(paths: list[str], size: int, cased: bool, workers: int) -> tuple[
 
 
 def learn_theirs(paths: list[str], size: int, cased: bool, workers: int, strip_accents: bool) -> tuple[list[str], dict]:
+    os.environ["RAYON_NUM_THREADS"] = str(workers)
     import tokenizers
 
     trained = tokenizers.BertWordPieceTokenizer(lowercase=not cased, strip_accents=strip_accents)

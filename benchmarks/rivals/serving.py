@@ -10,16 +10,14 @@ from pathlib import Path
 import numpy as np
 
 
-def write_vectors(folder: Path, vectors: np.ndarray) -> None:
-    """Write this process's vectors of the texts to vectors-MODULE-ARGUMENT.npy, for the benchmark to compare."""
-    np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
-
-
 def serve_vectors(folder: Path, encode: Callable[[], np.ndarray], start: float) -> None:
-    """Write the vectors of a first call, then serve `encode`; `start` is the time.perf_counter() when loading began."""
+    """Write the vectors of a first call to vectors-MODULE-ARGUMENT.npy, for the benchmark to compare; serve `encode`.
+
+    `start` is the time.perf_counter() when loading began, with the packages imported.
+    """
     vectors = encode()
     ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
+    np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
     serve(encode, ready_in=ready)
 
 
@@ -27,8 +25,8 @@ def serve(step: Callable[[], object], finish: Callable[[], object] = lambda: Non
     """Do a step, print READY with `facts` as JSON; then, for each line, do as many steps as it says and print figures.
 
     The results of `step` are ready when it returns, or when `finish` does, which is called after the last of several
-    steps. The figures are means per step: wall milliseconds, CPU milliseconds over
-    all threads, minor page faults; and the peak memory in MB so far.
+    steps. The figures are means per step: wall milliseconds, CPU milliseconds over all threads, minor page faults; and
+    the peak memory in MB so far.
     """
     step()
     finish()
