@@ -42,7 +42,7 @@ class Budgets(ShownConfig):
     evaluation           seconds of one evaluation; None: any time
     save                 seconds of one save, which first waits for the save before it; None: any time
     export               seconds to write what follows the last step: export/, predictions; None: any time
-    input                seconds to wait for one batch; None: any time
+    input                seconds to wait for one batch, or for the first rows, which a run looks at; None: any time
     end                  the run ends after this many times the budget of a stage; at least 1
     grace                seconds that a run may take to save and end after SIGTERM or Ctrl-C
     """
