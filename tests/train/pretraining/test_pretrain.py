@@ -189,7 +189,7 @@ def test_three_resumes_equal_never_having_stopped(
                 assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
         assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
     assert not [name for name in names if "step" in name]  # the programs are those of `straight`
-    of_starts = " ".join(stages).split("start ")[1:]
+    of_starts = " ".join(stages).replace("start input start", "start").split("start ")[1:]  # it looks at its first rows
     assert [names.split()[-1] for names in of_starts] == ["save"] * 3 + ["export"]  # closing counts as no lost steps
     assert_equal_states(run, straight)
     assert [row["mlm_loss"] for row in records(run, "eval")] == [row["mlm_loss"] for row in records(straight, "eval")]
