@@ -15,7 +15,7 @@ from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
-from tests.run_directory import records
+from tests.run_directory import assert_equal_states, records, stopped_at
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
@@ -25,7 +25,7 @@ from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.run.config import to_json
-from train.run.ending.stopping import EXIT_DONE
+from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
 from train.run.launch import Launch, what_runs
 
 PHASES = (Phase(32, 8, 30), Phase(48, 8, 5), Phase(32, 16, 20), Phase(48, 4, 7))
@@ -284,6 +284,12 @@ def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
     for row in evaluated:
         mean = row["mlm_loss_data"] * 40 / 96 + row["mlm_loss_books"] * 56 / 96
         assert row["mlm_loss"] == pytest.approx(mean, rel=1e-3)
+    stopped = tmp_path / "stopped"
+    for at in (5, 10):  # in each phase
+        with stopped_at(at):
+            assert pretrain.main([*words, f"run={stopped}", "seed=3"]) == EXIT_PREEMPTED
+    assert pretrain.main([*words, f"run={stopped}", "seed=3"]) == EXIT_DONE
+    assert_equal_states(stopped, run)
     with pytest.raises(UserError, match=r"data_shares: .* became"):
         pretrain.main([recipe, f"data={data},{books}", f"run={run}", "seed=3"])
     with pytest.raises(UserError, match="let phases= begin with those that are done"):

@@ -34,7 +34,8 @@ from train.run.log.meter import Spent
 from train.run.log.run_log import RunLog
 from train.run.loop import train
 
-MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share")
+MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share", "start", "masking.corruption")
+"""What is a number to the compiled step, or nothing: how weights are drawn and which tokens stand in for the masked."""
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
 # What was measured to pay (benchmarks/results/transformers.md): hidden size, and positions of a batch.
 _PAYS_UP_TO = (128, 512)
@@ -48,10 +49,13 @@ def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
         configs: name -> config of each member.
     """
     first = next(iter(configs.values()))
+    may = MAY_DIFFER
+    if first.masking is not None and first.masking.max_predictions is not None:
+        may += ("masking.probability",)  # batches have the same shape
     for name, config in configs.items():
-        differing = [one for one in differing_fields(to_json(first), to_json(config)) if one not in MAY_DIFFER]
-        if differing:
-            return f"member {name} differs in {differing[0]}; only {', '.join(MAY_DIFFER)} may differ in one program"
+        differing = differing_fields(to_json(first), to_json(config))
+        if other := [one for one in differing if one not in may and one.partition(".")[0] not in may]:
+            return f"member {name} differs in {other[0]}; only {', '.join(may)} may differ in one program"
     if found := next((one for one in _ALONE_ONLY if getattr(first, one) not in (None, 0)), None):
         return f"{found} is for members that train one after the other; leave it out"
     if len({config.optimizer.decay_share for config in configs.values()}) > 1:

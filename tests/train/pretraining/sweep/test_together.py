@@ -113,6 +113,22 @@ def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp
 
 
 @pytest.mark.slow
+def test_members_of_one_program_differ_in_their_start_and_their_masks(recipe: str, data: str, tmp_path: Path):
+    own = {"start.gain": "0.5,2", "masking.corruption": "(0.8,0.1,0.1),(1,0,0)", "masking.probability": "0.05,0.2"}
+    words = [recipe, f"data={data}", *OF_ALL, "phases=((32,8,4),)", "start.positions=fourier", "start.heads=((0,-1,1),)"]
+    words += ["masking.max_predictions=6", "export_at_end=no"]
+    swept = ";".join(f"{name}={values}" for name, values in own.items())
+    assert pretrain.main([*words, f"sweep={swept}", "sweep_in=together", f"run={tmp_path / 'all'}"]) == EXIT_DONE
+    stacked, runs = state_of(tmp_path / "all" / "together"), sorted((tmp_path / "all" / "members").iterdir())
+    losses = [row["loss"] for run in runs for row in records(run, "train")[:1]]
+    assert len(set(losses)) == len(losses) == 8
+    last = ["start.gain=2", "masking.corruption=(1,0,0)", "masking.probability=0.2"]
+    assert pretrain.main([*words, *last, f"run={tmp_path / 'alone'}"]) == EXIT_DONE
+    for path, leaf in state_of(tmp_path / "alone").items():
+        np.testing.assert_allclose(stacked[path][7], leaf, rtol=1e-3, atol=2e-6, err_msg=path)
+
+
+@pytest.mark.slow
 def test_a_branch_from_the_trunks_decay_is_refused(words: list[str], tmp_path: Path):
     """The trunk's last two of eight steps are its decay; a run that starts its own schedule may begin there."""
     command = [*(word for word in words if not word.startswith("phases")), "phases=((32,8,9),)", "eval_every=8"]
@@ -185,6 +201,7 @@ def test_the_mean_is_numpys_of_the_good_members():
     ("more", "message"),
     [
         (["sweep=optimizer.b1=0.9,0.8", "sweep_in=together"], "sweep_in: member b1=0.8 differs in optimizer.b1"),
+        (["sweep=masking.probability=0.1,0.2", "sweep_in=together"], r"differs in masking.probability; only .* may"),
         (["sweep=seed=0,1", "sweep_in=both"], "expected turn or together or auto"),
         (["sweep=seed=0,1", "sweep_in=turn", "merge=average"], "say sweep_in=together"),
         (["sweep=seed=0,1", "merge=average", "halving=2"], "merge: halving stops .* leave one of the two out"),
