@@ -31,7 +31,6 @@ _NAMES = {
     r"\bMODEL\b": "published",
     r"\bDIR\b": "data/books",
     r"\bDATA\b": "data/books",
-    "(?<= data=)data/wiki-64": "data/wiki",
     r"\bCONFIG\b": "configs/tiny.py",
     r"\bTEXT\b": "books",
     r"\bRUN\b": "runs/guide",
@@ -141,11 +140,8 @@ def write_materials(folder: Path) -> None:
     lengths: dict[str, Any] = {"max_seq_length": (128, 512), "dupe_factor": 1}
     prepare(PrepareOptions(inputs=(str(folder / "books"),), output=folder / "data/books", vocab_size=4000, **lengths))
     vocabulary = str(folder / "data/books")
-    prepare(
-        PrepareOptions(
-            inputs=(str(folder / "notes"),), output=folder / "data/wiki", vocab=vocabulary, seed=1, **lengths
-        )
-    )
+    for name, own in (("data/wiki", lengths), ("data/wiki-64", {"max_seq_length": (64,), "objective": "none"})):
+        prepare(PrepareOptions(inputs=(str(folder / "notes"),), output=folder / name, vocab=vocabulary, seed=1, **own))
     pieces = (folder / "data/books/tokenizer/vocab.txt").read_text(encoding="utf-8").splitlines()
     pieces += [f"[unused{number}]" for number in range(1, 10)]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
