@@ -115,7 +115,14 @@ def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp
 @pytest.mark.slow
 def test_members_of_one_program_differ_in_their_start_and_their_masks(recipe: str, data: str, tmp_path: Path):
     own = {"start.gain": "0.5,2", "masking.corruption": "(0.8,0.1,0.1),(1,0,0)", "masking.probability": "0.05,0.2"}
-    words = [recipe, f"data={data}", *OF_ALL, "phases=((32,8,4),)", "start.positions=fourier", "start.heads=((0,-1,1),)"]
+    words = [
+        recipe,
+        f"data={data}",
+        *OF_ALL,
+        "phases=((32,8,4),)",
+        "start.positions=fourier",
+        "start.heads=((0,-1,1),)",
+    ]
     words += ["masking.max_predictions=6", "export_at_end=no"]
     swept = ";".join(f"{name}={values}" for name, values in own.items())
     assert pretrain.main([*words, f"sweep={swept}", "sweep_in=together", f"run={tmp_path / 'all'}"]) == EXIT_DONE
