@@ -88,9 +88,14 @@ class RunToCompare:
 
     @cached_property
     def final(self) -> dict[str, Any]:
-        """The evaluation whose scores are compared; {} before the first."""
+        """The evaluation whose scores are compared; {} before the first.
+
+        Of a run with an average of its weights, the average's scores: that is what it exports.
+        """
         chosen = [row for row in self.evaluations if row.get("best")]
-        return (chosen or self.evaluations or [{}])[-1]
+        row = (chosen or self.evaluations or [{}])[-1]
+        of_average = {name for name in row if name.startswith("average_")}
+        return row | {name.removeprefix("average_"): row[name] for name in of_average}
 
     @property
     def held_out(self) -> str:

@@ -105,6 +105,12 @@ def schedule_free(b1: float, rate: Callable[[dict[str, Any]], jax.Array]) -> opt
     return optax.GradientTransformationExtraArgs(init, update)  # pyrefly: ignore[bad-argument-type]
 
 
+def started_at(average: Any, params: Any) -> Any:
+    """An `AverageState` or `ScheduleFreeState` whose weights are these parameters, as after `init(params)`."""
+    weights = {"moved", "mean"} & set(average._fields)
+    return average._replace(**{name: jax.tree.map(lambda p: jnp.array(p, jnp.float32), params) for name in weights})
+
+
 def averaged(opt_state: Any) -> Any | None:
     """The averaged weights in an optimizer's state; None without an average."""
     found = opt_state.get("average")

@@ -66,6 +66,11 @@ def test_the_table_has_the_last_scores_of_pretraining_runs(short: str, long: str
     assert compare.main([short, long, "--output", str(picture), "--overwrite"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"curves: {picture}"
+    rows = [json.loads(row) for row in (Path(short) / "metrics.jsonl").read_text().splitlines()]
+    averaged = [row | {"average_mlm_loss": 4.5} if row["kind"] == "eval" else row for row in rows]
+    write_run(tmp_path / "averaged", json.loads((Path(short) / "config.json").read_text()), averaged)
+    assert compare.main([str(tmp_path / "averaged"), "--output", str(tmp_path / "a.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["loss"] == 4.5  # of what is exported
     (row,) = [line for line in lines if "15,360" in line]
     assert "5.0000" in row and "7.0000" in row and "0:00:15" in row
 

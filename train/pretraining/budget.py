@@ -12,7 +12,8 @@ from train.run.step_cost import EVALUATION
 class Budget:
     """Decides once, from the time that the run's own steps took, where the decay begins and where the run ends.
 
-    The decay has `optimizer.decay_share` of the steps that there is time for. The last evaluation, save and export
+    The decay has `optimizer.decay_share` of the steps that there is time for. If it has begun as the phases say, and
+    there is no time for all of it, it ends earlier. The last evaluation, save and export
     are in the time: twice the longest pause for an evaluation and a save so far.
 
     Attributes:
@@ -29,8 +30,10 @@ class Budget:
         self._looks = 0
 
     def resume(self, facts: dict[str, Any]) -> None:
-        """Takes up what `facts` returned when a checkpoint was saved."""
-        self.decay = tuple(facts["decay"]) if facts.get("decay") else None
+        """Takes up what `facts` returned when a checkpoint was saved; the phases may have become shorter since."""
+        total = self._config.total_steps
+        begins, ends = facts.get("decay") or (0, 0)
+        self.decay = (min(begins, total - 1), min(ends, total)) if ends else None
         self._longest_pause = facts.get("longest_pause", 0.0)
         self._since, self._looks = None, 0
 
@@ -59,7 +62,7 @@ class Budget:
         self._longest_pause = max(self._longest_pause, pause)
         if self._since is None:
             self._since = step, seconds
-        if self.decay is not None or step >= self.bounds[0] or step <= self._since[0]:
+        if self.decay is not None or step <= self._since[0]:
             return False
         tokens = self._config.tokens_before
         pace = (seconds - self._since[1]) / (tokens(step) - tokens(self._since[0]))
@@ -74,7 +77,7 @@ class Budget:
             return False
         later = range(step + 1, self._config.total_steps + 1)
         fits = bisect.bisect_right(later, left, key=lambda end: (tokens(end) - tokens(step)) * pace)
-        self.decay = step, step + max(fits, 1)
+        self.decay = min(step, self.bounds[0]), step + max(fits, 1)
         return True
 
     def _end(self, begins: int) -> int:

@@ -21,6 +21,7 @@ from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
 from bert_jax.formats.tensorflow.google import optimizer_state
 from bert_jax.formats.tensorflow.names import open_google
 from bert_jax.formats.training_record import read_run_config
+from bert_jax.training.average import started_at
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.moments import MomentsState
 from bert_jax.training.step import TrainState
@@ -57,7 +58,12 @@ def first_state(
         return fresh()
     if not config.init_optimizer:
         state = fresh()
-        return dataclasses.replace(state, params=initial_parameters(source, target.params, state.params))
+        params, opt_state = initial_parameters(source, target.params, state.params), state.opt_state
+        if average := opt_state.get("average"):
+            layout = jax.tree.map(lambda leaf: leaf.sharding, target.opt_state["average"])
+            opt_state = opt_state.copy()  # stays an OrderedDict
+            opt_state["average"] = jax.jit(started_at, out_shardings=layout)(average, params)
+        return dataclasses.replace(state, params=params, opt_state=opt_state)
     state = _with_optimizer(config, source, target, fresh)
     step = state.step if config.init_step else jnp.zeros_like(state.step)
     if int(step) >= config.total_steps:

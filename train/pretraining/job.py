@@ -254,9 +254,9 @@ class PretrainingJob(ModelJob):
         return {name: value for scorer in due for name, value in scorer(whole).items()}
 
     def scores_of_average(self, average: Any, phase: Phase) -> dict[str, float]:
-        """Held-out loss and accuracy of other weights, after `average_`."""
+        """Held-out loss, perplexity and accuracy of other weights, after `average_`."""
         found = self._held_out_scores(average, phase, None)
-        return {f"average_{name}": found[name] for name in ("mlm_loss", "mlm_accuracy")}
+        return {f"average_{name}": found[name] for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy")}
 
     def _held_out_scores(self, params: Any, phase: Phase, unigram: Unigram | None) -> dict[str, float]:
         return mixed_scores(

@@ -258,6 +258,12 @@ class PretrainConfig(ShownConfig):
                 found = " ".join(f"optimizer.{name}={str(getattr(self.optimizer, name)).lower()}" for name in needed)
                 right = " ".join(f"optimizer.{name}={word}" for name, word in needed.items())
                 raise UserError(f"stop_after: the steps of the run follow from its time; found {found}; say {right}")
+            tail, decay = self.optimizer.average_tail, self.optimizer.decay_share
+            if tail is not None and tail > decay:
+                raise UserError(
+                    f"stop_after: where the last {tail:.0%} of a run begin is not known before its decay does, in the last "
+                    f"{decay:.0%}; say optimizer.average_tail={decay:g} or less"
+                )
         if isinstance(self.seed, int) and not 0 <= self.seed < 2**32:
             raise UserError(f"seed: found {self.seed}; expected 0 to {2**32 - 1}")
         if self.rollbacks < 0:

@@ -101,6 +101,23 @@ def test_the_planned_decay_goes_by_the_tokens_where_the_schedule_does():
     assert (schedule(steps[87:] + 1) <= found[87:]).all() and (found <= schedule(steps) * (1 + 1e-6)).all()
 
 
+@pytest.mark.parametrize(("share", "seconds_of_step"), [(1.0, 0.1), (0.8, 3.0)])
+def test_a_decay_that_has_begun_ends_in_time_too(share: float, seconds_of_step: float):
+    """The whole run is the decay, or its first steps took so long that it began before the pace was known."""
+    optimizer = OptimizerConfig(schedule="stable", warmup_steps=0, decay_share=share)
+    phases = ((32, 8, 10_000 if share == 1 else 50),)
+    config = PretrainConfig(optimizer=optimizer, phases=phases, stop_after="100s", eval_batches=3)
+    budget, seconds = trained(config, lambda step: seconds_of_step)
+    assert budget.decay and budget.decay[0] == config.total_steps - config.optimizer.decay_steps
+    assert 90 <= seconds <= 100.5
+
+
+def test_phases_that_became_shorter_end_a_decay_that_was_decided():
+    budget = Budget(config_of(phases=((32, 8, 800),)))
+    budget.resume({"decay": [700, 900]})
+    assert budget.bounds == (700, 800)
+
+
 def test_no_time_left_means_one_more_step():
     budget = Budget(config_of())
     budget.look(0, 10, 0.0, 0.0)

@@ -120,6 +120,17 @@ def batches_of(config: PretrainConfig, data: str, length: int) -> np.ndarray:
 
 
 @pytest.mark.slow
+def test_schedule_free_begins_at_the_weights_of_its_source(recipe: str, data: str, straight: Path, tmp_path: Path):
+    """Its updates lead to a point between two copies of the weights, which must not be those of a random start."""
+    words = [recipe, f"data={data}", f"init={straight}", f"run={tmp_path / 'run'}", "phases=((32, 8, 2),)"]
+    words += ["optimizer.name=schedule-free", "optimizer.schedule=constant", "optimizer.learning_rate=0"]
+    assert pretrain.main([*words, "export_at_end=no"]) == EXIT_DONE
+    begun, source = state_of(tmp_path / "run"), state_of(straight)
+    for path in (path for path in source if path.startswith("params/")):
+        np.testing.assert_allclose(begun[path], source[path], rtol=1e-6, atol=1e-7, err_msg=path)
+
+
+@pytest.mark.slow
 def test_a_run_from_another_continues_in_its_data(recipe: str, data: str, straight: Path, tmp_path: Path, caplog):
     words = [
         recipe,

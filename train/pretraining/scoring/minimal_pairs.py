@@ -38,7 +38,8 @@ class MinimalPairs:
 
     def __init__(self, sets: Sequence[PairSet], config: BertConfig, tokenizer: Tokenizer, head: str):
         self._sets, self._tokenizer, self._head = sets, tokenizer, head
-        self._config = config.replace(dtype="float32")  # a score does not depend on the machine
+        # A score does not depend on the machine, nor on the lengths of its rows, which a run's own kernel may refuse.
+        self._config = config.replace(dtype="float32", attention="auto")
         self._likelihood: Likelihood | None = None
 
     def __call__(self, params: Any) -> dict[str, float]:

@@ -79,7 +79,8 @@ class Probe:
 
     def __init__(self, task: ProbeTask, config: BertConfig, tokenizer: Tokenizer):
         self._task, self._tokenizer = task, tokenizer
-        self._config = config.replace(dtype="float32")  # a score does not depend on the machine
+        # A score does not depend on the machine, nor on the lengths of its rows, which a run's own kernel may refuse.
+        self._config = config.replace(dtype="float32", attention="auto")
         self._vectors: _Vectors | None = None
 
     def __call__(self, params: Any) -> dict[str, float]:

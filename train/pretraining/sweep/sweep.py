@@ -281,11 +281,11 @@ def _rows(run: str) -> list[dict[str, Any]]:
 
 
 def _loss_at(run: str, step: int | None) -> float | None:
-    """The held-out loss after a step; None: at the end."""
+    """The held-out loss after a step, of the average of the weights if the run has one; None: at the end."""
     rows = _rows(run)
     end = rows[-1]["step"] if rows and step is None else step
     evaluations = (row for row in reversed(rows) if row["kind"] == "eval" and row["step"] == end)
-    return next((row.get("mlm_loss") for row in evaluations), None)
+    return next((row.get("average_mlm_loss", row.get("mlm_loss")) for row in evaluations), None)
 
 
 def _failed(member: Member) -> bool:

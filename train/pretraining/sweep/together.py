@@ -34,7 +34,7 @@ from train.run.log.meter import Spent
 from train.run.log.run_log import RunLog
 from train.run.loop import train
 
-MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share", "start", "masking.corruption")
+MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share", "start", "masking")
 """What is a number to the compiled step, or nothing: how weights are drawn and which tokens stand in for the masked."""
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
 # What was measured to pay (benchmarks/results/transformers.md): hidden size, and positions of a batch.
@@ -49,13 +49,10 @@ def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
         configs: name -> config of each member.
     """
     first = next(iter(configs.values()))
-    may = MAY_DIFFER
-    if first.masking is not None and first.masking.max_predictions is not None:
-        may += ("masking.probability",)  # batches have the same shape
     for name, config in configs.items():
         differing = differing_fields(to_json(first), to_json(config))
-        if other := [one for one in differing if one not in may and one.partition(".")[0] not in may]:
-            return f"member {name} differs in {other[0]}; only {', '.join(may)} may differ in one program"
+        if other := [one for one in differing if not {one, one.partition(".")[0]} & {*MAY_DIFFER}]:
+            return f"member {name} differs in {other[0]}; only {', '.join(MAY_DIFFER)} may differ in one program"
     if found := next((one for one in _ALONE_ONLY if getattr(first, one) not in (None, 0)), None):
         return f"{found} is for members that train one after the other; leave it out"
     if len({config.optimizer.decay_share for config in configs.values()}) > 1:
@@ -121,7 +118,7 @@ def train_together(
         directory = RunDirectory(own.run)
         directory.path.mkdir(parents=True, exist_ok=True)
         members[name] = (job_of(directory, own, goodput, run), directory)
-    with TogetherJob(members, Path(run.path).parent / "export" if merge else None) as job:
+    with TogetherJob(members, run, run.path.parent / "export" if merge else None) as job:
         return train(job, run, goodput)
 
 
@@ -149,13 +146,16 @@ class TogetherJob(Untimed):
     closes the members' logs.
     """
 
-    def __init__(self, members: Mapping[str, tuple[PretrainingJob, RunDirectory]], export: Path | None):
+    def __init__(
+        self, members: Mapping[str, tuple[PretrainingJob, RunDirectory]], run: RunDirectory, export: epath.Path | None
+    ):
         """
         Args:
             members: name -> its job and its directory.
+            run: of the program, with the checkpoints of all members.
             export: where the average of the members' weights is written; None: they are not averaged.
         """
-        self._members, self._export = members, export
+        self._members, self._run, self._export = members, run, export
         self._jobs = [job for job, _ in members.values()]
         first = self._first = self._jobs[0]
         for job in self._jobs[1:]:
@@ -320,8 +320,12 @@ class TogetherJob(Untimed):
         card = table(
             {"weights": f"the uniform average of {len(names)} members of a sweep", "members": ", ".join(names)}
         )
-        whole, head = self._average(state, ~failed), head_for(data)
-        save_pretrained(self._export, self.config.model, whole, data.tokenizer, head=head, step=step, card=card)
+        whole, head, tokenizer = self._average(state, ~failed), head_for(data), data.tokenizer
+
+        def write(folder: Path) -> None:
+            save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
+
+        self._run.write_folder(self._export, write)
         log.say(f"exported the average of {len(names)} members to {self._export}")
 
 
@@ -333,7 +337,16 @@ class _Stacked:
 
     def batch(self, step: int) -> dict[str, jax.Array]:
         made = [source.batch(step, None) for source in self._sources]
-        return {name: self._by_member(np.stack([one[name] for one in made])) for name in made[0]}
+        return {name: self._by_member(stack_padded([one[name] for one in made])) for name in made[0]}
+
+
+def stack_padded(arrays: list[np.ndarray]) -> np.ndarray:
+    """Stacks arrays that differ in their last axis at most, with zeros after the shorter ones.
+
+    Members with other masks have other numbers of predictions in a row, and one without a weight changes no loss.
+    """
+    widest = max(array.shape[-1] for array in arrays)
+    return np.stack([np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, widest - array.shape[-1])]) for array in arrays])
 
 
 def mean_of(trees: Any, good: np.ndarray) -> Any:

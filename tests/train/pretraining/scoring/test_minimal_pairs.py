@@ -10,9 +10,11 @@ from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import evaluate, read_blimp
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.likelihood import Likelihood
+from bert_jax.formats.load import load
 from tests.train.pretraining.conftest import WORDS
 from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain
+from train.pretraining.scoring.minimal_pairs import MinimalPairs
 from train.run.ending.stopping import EXIT_DONE
 
 
@@ -51,6 +53,10 @@ def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
     assert found[6] != found[12], "the weights of step 6 were scored at step 12"
     last = evaluate(Likelihood(tmp_path / "run", dtype="float32"), read_blimp(blimp, 40))
     assert (last["fields"] == verb["fields"]) == (not average)
+    loaded = load(str(tmp_path / "run" / "export"), head="pretraining")
+    kernel = loaded.config.replace(attention="kernel")  # which refuses the lengths of these sentences
+    pairs = MinimalPairs(read_blimp(blimp, 40), kernel, loaded.tokenizer, "pretraining")
+    assert pairs(loaded.params) == found[12]
 
 
 @pytest.mark.parametrize(

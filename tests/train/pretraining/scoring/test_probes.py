@@ -11,8 +11,11 @@ from sklearn.preprocessing import StandardScaler
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
+from bert_jax.formats.load import load
 from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.scoring.probes import Probe, read_probe
 from train.run.ending.stopping import EXIT_DONE
 
 
@@ -37,6 +40,10 @@ def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
     assert found[12]["probe_sst2_accuracy"] > max(np.mean(np.array(dev_labels) == name) for name in "01"), (
         "the probe learnt nothing"
     )
+    loaded = load(str(run / "export"), head="pretraining")
+    kernel = loaded.config.replace(attention="kernel")  # which refuses the lengths of these sentences
+    again = Probe(read_probe(PretrainConfig(probe=f"sst2:{cats_task}", probe_examples=100)), kernel, loaded.tokenizer)
+    assert again(loaded.params) == found[12]
 
 
 @pytest.mark.parametrize(
