@@ -18,6 +18,8 @@ _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay
 _DISTILLATION = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
 _UNPUBLISHED = "a model that is not published"
 _OF_BASELINES = ("unigram_", "majority_", "baseline_")
+_OF_AVERAGE = "average_"
+_OF_THE_EXPORT = ("blimp_", "probe_", "finetune_")
 _COSTS = ("tokens", "seconds", "cpu_seconds")
 _LABELS = {
     "mlm_loss": "masked-LM loss, nats",
@@ -124,13 +126,17 @@ def _is_such(value: Any, least: float | None) -> bool:
     return is_number(value) and least <= value < 1e18
 
 
-def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation | None:
-    """The run's last evaluation up to `step` (None: of all), each score beside its baseline; None if there is none."""
+def last_evaluation(run: str | os.PathLike[str], step: int | None, *, of_average: bool = False) -> Evaluation | None:
+    """The run's last evaluation up to `step` (None: of all), each score beside its baseline; None if there is none.
+
+    A run that keeps an average of its weights records scores of both; here are those of the average, or of the last
+    weights.
+    """
     every = _rows(Path(run) / "metrics.jsonl")
     rows = [row for row in every if row["kind"] == "eval" and (step is None or row["step"] <= step)]
     if not rows:
         return None
-    values = {name: value for name, value in rows[-1].items() if isinstance(value, float)}
+    values = _of_weights({name: value for name, value in rows[-1].items() if isinstance(value, float)}, of_average)
     return Evaluation(
         rows[-1]["step"],
         tuple(
@@ -141,26 +147,39 @@ def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation
     )
 
 
+def _of_weights(values: dict[str, float], of_average: bool) -> dict[str, float]:
+    """The values of an evaluation that are those of the average of the weights, or of the last weights."""
+    averages = {name.removeprefix(_OF_AVERAGE): value for name, value in values.items() if name.startswith(_OF_AVERAGE)}
+    if not averages:
+        return values
+    both = {name: value for name, value in values.items() if name.startswith(_OF_BASELINES) or name in _COSTS}
+    exported = {name: value for name, value in values.items() if name.startswith(_OF_THE_EXPORT)}
+    if of_average:
+        return averages | exported | both
+    return {name: v for name, v in values.items() if not name.startswith((_OF_AVERAGE, *_OF_THE_EXPORT))}
+
+
 def _baseline(name: str, values: Mapping[str, float]) -> tuple[float | None, str | None]:
     """The baseline of a score and what it is; a fine-tuning run records that of NAME as baseline_NAME."""
     key, label = _BASELINES.get(name, (f"baseline_{name}", "the most frequent answer of the training data"))
     return (values[key], label) if key in values else (None, None)
 
 
-def training_record(run: str | os.PathLike[str], step: int | None) -> str:
+def training_record(run: str | os.PathLike[str], step: int | None, *, of_average: bool = False) -> str:
     """What a run directory records about its training, as the Markdown of a model card.
 
     Args:
         run: the run directory; config.json, metrics.jsonl and environment.json are read if they exist, and the manifest
             of the training data if it is still where the run read it.
         step: the exported step. The scores are those of the last evaluation up to it; None: the last of all.
+        of_average: whether the model is the average of the run's weights, and not the last ones.
     """
     folder = Path(run)
     config = _found(read_run_config, folder / "config.json")
     parts = [table(_settings(config, _found(read_object, folder / "environment.json"), step))]
     if data := _data(folder, config):
         parts += ["## What it was trained on\n", table(data)]
-    if found := last_evaluation(folder, step):
+    if found := last_evaluation(folder, step, of_average=of_average):
         where = f"On text that it was not trained on, at step {found.step:,}."
         parts += ["## Scores\n", where + "\n", _score_table(found.scores)]
     return "\n".join(parts)

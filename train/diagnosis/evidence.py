@@ -17,6 +17,7 @@ from bert_jax.files import is_remote, no_folder
 from bert_jax.formats.training_record import read_metrics, read_run_config
 
 WINDOW = 50  # steps to average the loss over
+_AS_THE_RUN = (0, 0, 0, None, None, 1)  # what a phase has that says no more than length, batch and steps
 _SHARDS_READ = 16  # of each split
 # Of the report on a split.
 _FIGURES = ("documents", "sentences_per_document_median", "unk_rate", "duplicate_lines", "unigram_entropy")
@@ -140,6 +141,21 @@ class Evidence:
                 break
             start += steps
         return start
+
+    @property
+    def phase_dropout(self) -> float | None:
+        """The dropout of its own that the phase has which the run is in; None: it has the model's."""
+        (*_, phase) = self.phases_until(self.step)
+        return phase[6] if len(phase) > 6 else None
+
+    def phases_with_dropout(self, rate: float) -> tuple[tuple[Any, ...], ...]:
+        """The phases of the run, and this dropout from the one on that it is in."""
+        started = len(self.phases_until(self.step)) - 1
+        every = self.phases_until(self.total_steps)
+        return tuple(
+            phase if number < started else (*phase[:6], *_AS_THE_RUN[len(phase[:6]) :], rate)
+            for number, phase in enumerate(every)
+        )
 
     def phases_until(self, step: int) -> tuple[tuple[Any, ...], ...]:
         """The phases of a run that ends with this step."""

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
 from train.diagnosis.evidence import Evidence, Finding
 
 SKIPPED = 0.001  # share of the steps
@@ -107,12 +109,20 @@ def _too_short(run: Evidence) -> Finding | None:
         return None
     start = "start.range=width start.positions=fourier start.heads='((0, -1, 1),)', which shortens that time"
     longer = "give it a longer stop_after" if run.config.get("stop_after") else "give it more steps in phases"
-    is_wired = bool(run.config.get("start", {}).get("heads")) or run.config.get("init") is not None
+    can_be_wired = not run.config.get("start", {}).get("heads") and run.config.get("init") is None
+    if can_be_wired:
+        from bert_jax.model.start import StartConfig, check_start  # imports JAX
+
+        try:
+            wired = StartConfig(range="width", positions="fourier", heads=((0, -1, 1),))
+            check_start(wired, BertConfig.from_json(run.config["model"]))
+        except UserError:  # such as ALBERT, whose layers see no position table
+            can_be_wired = False
     return Finding(
         "too short",
         f"the run has ended at a held-out loss of {loss:.2f}; guessing frequent tokens has {unigram:.2f}",
         "A small model stays on that line for a while before it uses the context, and this run ended before.",
-        f"In the command of a new run: {longer}" + ("" if is_wired else f", or say {start}"),
+        f"In the command of a new run: {longer}" + (f", or say {start}" if can_be_wired else ""),
     )
 
 
@@ -127,12 +137,15 @@ def _overfits(run: Evidence) -> Finding | None:
     if last["mlm_loss"] - best["mlm_loss"] <= ABOVE_LOWEST or now.loss >= then.loss:
         return None
     dropout = "model.hidden_dropout_prob=0.1 model.attention_probs_dropout_prob=0.1 (it has none), or "
+    if run.phase_dropout is not None:
+        dropout = f"phases='{run.phases_with_dropout(0.1)}' (it has no dropout now), or "
+    has_some = run.phase_dropout or (run.phase_dropout is None and run.config["model"]["hidden_dropout_prob"])
     return Finding(
         "overfits",
         f"the held-out loss was {best['mlm_loss']:.2f} at step {best['step']:,} and is {last['mlm_loss']:.2f} at step "
         f"{last['step']:,}, and the training loss fell from {then.loss:.2f} to {now.loss:.2f}",
         "The model learns its text by heart, and does worse on other text.",
-        f"In the command of a new run: {dropout if not run.config['model']['hidden_dropout_prob'] else ''}"
+        f"In the command of a new run: {'' if has_some else dropout}"
         f"phases='{run.phases_until(best['step'])}', or take more text",
     )
 

@@ -37,14 +37,22 @@ def with_first_rows(
     Raises:
         UserError: `init=` is not a pretraining run, its seed is another, or it has none of this run's data.
     """
+    directories = len(data.digest.split(","))
+    if wrong := next((entry for entry in config.first_rows if len(entry) != directories + 1), None):
+        raise UserError(
+            f"first_rows: found {wrong}; expected a length and {directories} numbers of rows, one for each directory "
+            "of data="
+        )
     if source is None:
         if config.init is None and config.init_data:
             raise UserError("init_data: continues in the data of another run; say init=RUN with it")
         kept = tuple(tuple(entry) for entry in (saved or {}).get("first_rows", ()))
-        return dataclasses.replace(config, first_rows=kept) if config.init_data else config
+        return dataclasses.replace(config, first_rows=kept) if config.init_data or config.init_step else config
     is_pretraining = source.is_run and not source.is_finetuning_run
     if not config.init_data:
-        if is_pretraining and not config.init_step and isinstance(_rows_to_leave_out(config, data, source), tuple):
+        if is_pretraining and config.init_step:
+            return _going_on(config, data, source)
+        if is_pretraining and isinstance(_rows_to_leave_out(config, data, source), tuple):
             logger.warning(
                 "init: %s was trained on this data with seed=%d, so this run sees the same rows again, in the same "
                 "order; say init_data=true to continue after them, or choose another seed=",
@@ -56,6 +64,8 @@ def with_first_rows(
         raise UserError(f"init_data: {source.name} is not a pretraining run, so nothing says which rows it used")
     if config.init_step:
         raise UserError("init_data: init_step=true continues in the data already; leave one of the two out")
+    if config.first_rows:
+        raise UserError("first_rows: init_data=true finds the rows that were used; leave one of the two out")
     found = _rows_to_leave_out(config, data, source)
     if isinstance(found, str):
         raise UserError(f"init_data: {found}, so its rows cannot be continued; leave init_data out")
@@ -64,7 +74,25 @@ def with_first_rows(
     return dataclasses.replace(config, first_rows=found, packed=(*config.packed, *others))
 
 
-def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[str, Any]) -> None:
+def _going_on(config: PretrainConfig, data: DataSource, source: Source) -> PretrainConfig:
+    """The config of a run that takes another's step, and with it its place in the data, if the rows are the same.
+
+    With another seed, or on other data, they are not.
+
+    Raises:
+        UserError: by its phases it would be elsewhere in the data.
+    """
+    facts = RunDirectory(str(source.folder)).facts_to_resume()
+    if not facts or facts["config"]["seed"] != config.seed or facts["data_digest"] != data.digest:
+        return config
+    theirs = facts["config"].get("first_rows", ())
+    config = dataclasses.replace(config, first_rows=tuple(tuple(entry) for entry in theirs))
+    step = facts["step"] if config.init_at is None else config.init_at
+    check_same_place(config, data, {**facts, "step": step}, or_else=", or choose another seed=")
+    return config
+
+
+def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[str, Any], *, or_else: str = "") -> None:
     """Raises UserError if a resumed run, by changed phases or shares, had used other rows than it has.
 
     Then rows would come twice in an epoch, or never. With other data no row is the same.
@@ -73,6 +101,7 @@ def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[st
         config: of the run.
         data: what it trains on.
         facts: what the newest checkpoint records: `PretrainingJob.facts`, and its step.
+        or_else: another way out, for the message.
     """
     if facts.get("data_digest") != data.digest:
         return
@@ -90,7 +119,7 @@ def check_same_place(config: PretrainConfig, data: DataSource, facts: Mapping[st
     raise UserError(
         f"phases: {step:,} steps are done, and by the new phases{' and shares' * is_mixed} they had other rows of the "
         f"data, so rows would come twice or never; let phases= begin with those that are done, {', '.join(done)}"
-        f"{', and data_shares= with their shares' * is_mixed}"
+        f"{', and data_shares= with their shares' * is_mixed}{or_else}"
     )
 
 

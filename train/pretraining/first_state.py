@@ -50,10 +50,6 @@ def first_state(
         fresh: makes a random state.
         source: the opened `init=`.
     """
-    if config.init_step and not (config.init and config.init_optimizer):
-        raise UserError("init_step: needs another run's optimizer state; say init=RUN init_optimizer=true too")
-    if config.init_at is not None and not (config.init and config.init_optimizer and not config.init_data):
-        raise UserError("init_at: takes a run's whole state; say init=RUN init_optimizer=true too, and no init_data")
     if source is None:
         return fresh()
     if not config.init_optimizer:
@@ -175,11 +171,12 @@ def _check_same_moments(config: PretrainConfig, source: Source, earlier: Mapping
     """Raises UserError if the source's optimizer, with these fields, keeps other arrays than the run's."""
     ours = vars(config.optimizer)
     kinds = [_KEPT.get(run["name"], "Adam's moments of all parameters") for run in (earlier, ours)]
-    average = [any(run.get(name) is not None for name in _AVERAGES) for run in (earlier, ours)]
+    average = [next((name for name in _AVERAGES if run.get(name) is not None), None) for run in (earlier, ours)]
     if kinds[0] != kinds[1]:
         kept = f"{kinds[0]}, and optimizer.name={ours['name']} keeps others"
     elif average[0] != average[1]:
-        kept = "an average of its weights, and this run none" if average[0] else "no average of its weights as this run"
+        theirs, own = (f"an average of its weights by optimizer.{name}" if name else "none" for name in average)
+        kept = f"{theirs}, and this run {own}" if average[0] else f"no average of its weights, and this run has {own}"
     else:
         return
     raise UserError(f"init_optimizer: {source.name} has {kept}; leave init_optimizer out")

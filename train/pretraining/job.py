@@ -38,7 +38,7 @@ from train.pretraining.scoring.held_out import HeldOutBatches, Unigram, evaluate
 from train.pretraining.scoring.minimal_pairs import MinimalPairs
 from train.pretraining.scoring.probes import Probe
 from train.pretraining.scoring.scoring import NO_SCORING, Scoring
-from train.pretraining.steps import check_split
+from train.pretraining.steps import check_kernels, check_split
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_HOPELESS, PAUSED
@@ -82,6 +82,7 @@ class PretrainingJob(ModelJob):
         mesh = make_mesh(config.mesh)
         connect(mesh)
         check_split(config, mesh)
+        check_kernels(config, data, mesh)
         model = HEADS[head_for(data)](config.model)
         objective, self.teacher_digest = objective_and_digest(config, data, mesh)
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
@@ -291,7 +292,7 @@ class PretrainingJob(ModelJob):
 
         def export() -> None:
             with run.on_disk() as folder:
-                card = training_record(folder, step)
+                card = training_record(folder, step, of_average=averaged(state.opt_state) is not None)
 
             def write(folder: Path) -> None:
                 head, tokenizer = head_for(self.data), self.data.tokenizer

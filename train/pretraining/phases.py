@@ -65,10 +65,10 @@ def ramped_phases(length: int, batches: Sequence[int], steps: int, **own: Any) -
 
 def settings_told(phase: Phase) -> str:
     """What tables and the log say of a phase besides its sizes, with a comma before it; "" if it is as all others."""
-    told = [] if phase.mask is None else [f"{phase.mask:.0%} masks"]
+    told = [] if phase.mask is None else [f"{100 * phase.mask:g}% masks"]
     told += [] if phase.corruption is None else ["/".join(f"{100 * share:g}" for share in phase.corruption)]
     told += [] if phase.rate == 1 else [f"rate x {phase.rate:g}"]
-    told += [] if phase.dropout is None else [f"{phase.dropout:.0%} dropout" if phase.dropout else "no dropout"]
+    told += [] if phase.dropout is None else [f"{100 * phase.dropout:g}% dropout" if phase.dropout else "no dropout"]
     return "".join(f", {one}" for one in told)
 
 

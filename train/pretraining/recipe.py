@@ -261,8 +261,8 @@ class PretrainConfig(ShownConfig):
             tail, decay = self.optimizer.average_tail, self.optimizer.decay_share
             if tail is not None and tail > decay:
                 raise UserError(
-                    f"stop_after: where the last {tail:.0%} of a run begin is not known before its decay does, in the last "
-                    f"{decay:.0%}; say optimizer.average_tail={decay:g} or less"
+                    f"stop_after: where the last {tail:.0%} of a run begin is not known before its decay does, in the "
+                    f"last {decay:.0%}; say optimizer.average_tail={decay:g} or less"
                 )
         if isinstance(self.seed, int) and not 0 <= self.seed < 2**32:
             raise UserError(f"seed: found {self.seed}; expected 0 to {2**32 - 1}")
@@ -302,6 +302,15 @@ class PretrainConfig(ShownConfig):
                 raise UserError(f"{name}: found {getattr(self, name)}; expected a number above 0")
 
     def _check_start(self) -> None:
+        if self.init_step and not (self.init and self.init_optimizer):
+            raise UserError("init_step: needs another run's optimizer state; say init=RUN init_optimizer=true too")
+        if self.init_at is not None and not (self.init and self.init_optimizer and not self.init_data):
+            whole = "say init=RUN init_optimizer=true too, and no init_data"
+            raise UserError(f"init_at: takes a run's whole state; {whole}")
+        for entry in self.first_rows:
+            if len(entry) < 2 or entry[0] < 1 or min(entry) < 0:
+                right = "a length and, for each directory of data=, how many rows to leave out, such as (128, 640)"
+                raise UserError(f"first_rows: found {entry}; expected {right}")
         if self.init is None:
             check_start(self.start, self.model)
         elif not self.start.is_published:

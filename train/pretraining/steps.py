@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.errors import UserError
 from bert_jax.model.heads import HEADS
 from bert_jax.training.mesh import batch_pieces
 from bert_jax.training.optimizer import make_optimizer
@@ -25,6 +26,21 @@ def check_split(config: PretrainConfig, mesh: Mesh) -> None:
     for phase in config.phases_in_rows:
         config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
     check_sizes(config.model, mesh)
+
+
+def check_kernels(config: PretrainConfig, data: DataSource, mesh: Mesh) -> None:
+    """Raises UserError if `model.attention` cannot compute a phase: a later one would end the run where it begins.
+
+    The kernels' rules hold for the length, the dropout and the packing of each phase. "auto" and "xla" compute all.
+    """
+    if config.model.attention in ("auto", "xla"):
+        return
+    steps = Steps(config, data, mesh)
+    for number, phase in enumerate(config.phases_in_rows, 1):
+        try:
+            steps.trace(phase, steps.parts_of(phase))
+        except UserError as error:
+            raise UserError(f"phases: number {number}, of length {phase.length}: model.{error}") from None
 
 
 class Steps:

@@ -156,6 +156,9 @@ def test_a_run_that_ended_before_it_learnt_is_named(mlm_loss, step, changes, rul
     if found:
         assert "ended at a held-out loss of" in found["too short"]["seen"] and "has 6.00" in found["too short"]["seen"]
         assert ("start.heads='((0, -1, 1),)'" in found["too short"]["do"]) == (not changes)
+        model = json.loads((run / "config.json").read_text())["model"] | {"model_type": "albert"}
+        write_json(run / "config.json", json.loads((run / "config.json").read_text()) | {"model": model})
+        assert "start." not in diagnosis(run, capsys)["too short"]["do"]  # which a model of shared layers refuses
 
 
 @pytest.mark.parametrize("steps", [60, 300])
@@ -185,8 +188,13 @@ def test_a_run_that_diverged_at_once_has_too_high_a_rate(steps, tmp_path, capsys
         ((6.308, None, 6.6), (6.0, 4.9, 4.1), 0.1, ["phases"]),
     ],
 )
-def test_a_run_that_learns_its_text_by_heart_is_named(held_out, training, rate, advised, tmp_path, capsys):
+@pytest.mark.parametrize("of_phase", [None, 0.1])
+def test_a_run_that_learns_its_text_by_heart_is_named(of_phase, held_out, training, rate, advised, tmp_path, capsys):
+    """Where a phase has a dropout of its own, the model's says nothing."""
     phases = [[64, 64, 100, None, None, 1, 0.0], [128, 64, 3900, 0.2, [1, 0, 0]]]
+    if of_phase is not None:
+        phases[1] += [1, rate]
+        rate = of_phase - rate
     run = run_on(tmp_path, None, phases=phases, optimizer={"name": "muon", "learning_rate": 2e-3, "warmup_steps": 200})
     config = json.loads((run / "config.json").read_text())
     model = config["model"] | {"hidden_dropout_prob": rate, "vocab_size": 16_000}
@@ -200,9 +208,12 @@ def test_a_run_that_learns_its_text_by_heart_is_named(held_out, training, rate, 
     assert list(found) == ["overfits"] * bool(advised)
     if advised:
         do = found["overfits"]["do"]
-        assert [name for name in ("hidden_dropout_prob", "phases") if f"{name}=" in do] == advised
+        first, own = "phases='((64, 64, 100, None, None, 1, 0.0), (128, 64", "" if of_phase is None else ", 1, "
+        is_none = "hidden_dropout_prob" in advised
+        assert ("hidden_dropout_prob" in do) == (is_none and of_phase is None)
+        assert (f"{first}, 3900, 0.2, (1, 0, 0), 1, 0.1))' (it has no dropout" in do) == (is_none and bool(of_phase))
         best = 400 * (1 + held_out.index(min(filter(None, held_out))))
-        assert f"phases='((64, 64, 100, None, None, 1, 0.0), (128, 64, {best - 100}, 0.2, (1, 0, 0)))'" in do
+        assert f"{first}, {best - 100}, 0.2, (1, 0, 0){own}{phases[1][-1] if own else ''}))'" in do
 
 
 def test_a_run_that_time_ended_is_judged_by_its_last_step(tmp_path, capsys):

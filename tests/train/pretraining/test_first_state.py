@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.step import abstract_state
 from bert_jax.tree import flatten
 from tests import tiny
-from train.pretraining.first_state import initial_parameters
+from train.pretraining.first_state import _check_same_moments, initial_parameters
+from train.pretraining.recipe import PretrainConfig
 
 MODEL = tiny.CONFIG.replace(vocab_size=16, layer_norm_eps=1e-5)
 
@@ -39,6 +41,14 @@ def states():
         )
 
     return {head: make(head) for head in ("pretraining", "mlm")}
+
+
+def test_an_average_of_one_kind_is_not_continued_as_another():
+    earlier = vars(OptimizerConfig(warmup_steps=2, average_half_life=900.0))
+    ours = PretrainConfig(optimizer=OptimizerConfig(warmup_steps=2, average_tail=0.5))
+    told = "has an average of its weights by optimizer.average_half_life, and this run an average .*average_tail"
+    with pytest.raises(UserError, match=told):
+        _check_same_moments(ours, SimpleNamespace(name="runs/trunk"), earlier)  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize(

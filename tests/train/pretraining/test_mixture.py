@@ -19,7 +19,7 @@ from tests.run_directory import assert_equal_states, records, stopped_at
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
-from train.pretraining.first_rows import check_same_place, rows_used_of_each
+from train.pretraining.first_rows import check_same_place, rows_used_of_each, with_first_rows
 from train.pretraining.fitted_model import check_same_data
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -163,6 +163,12 @@ def test_a_run_continues_in_each_part_after_the_rows_that_another_run_used(data:
     for path, count in zip((data, books), first_rows[0][1:], strict=True):
         expected.update(rows_of(PreparedData(path).batches(config, Phase(32, count, 1)).batch(0)))
     assert seen == expected
+
+
+def test_rows_to_leave_out_have_a_number_for_each_directory(data: str, books: str):
+    config = config_of(f"{data},{books}", first_rows=((32, 8),))
+    with pytest.raises(UserError, match=r"first_rows: found \(32, 8\); expected a length and 2 numbers of rows, one"):
+        with_first_rows(config, open_data(config), None)
 
 
 def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: Path, tmp_path: Path):

@@ -23,10 +23,10 @@ from tests.run_directory import assert_equal_states, records, state_of, stopped_
 from train import pretrain
 from train.pretraining.fitted_model import with_model_for
 from train.pretraining.job import PretrainingJob
-from train.pretraining.phases import Phase, ramped_phases
+from train.pretraining.phases import Phase, ramped_phases, settings_told
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
-from train.pretraining.steps import Steps
+from train.pretraining.steps import Steps, check_kernels
 from train.run.config import override, to_json
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, EXIT_PREEMPTED
@@ -225,6 +225,21 @@ def test_a_phase_has_dropout_of_its_own(recipe: str, data: str, tmp_path: Path, 
     assert losses["late"][2:] != losses["never"][2:]
     assert "rows of 32, 8 on a device, no dropout" in (tmp_path / "late" / "run.log").read_text()
     assert BertConfig.from_json(tmp_path / "late" / "export" / "config.json").hidden_dropout_prob == 0.1
+
+
+@pytest.mark.slow
+def test_a_phase_that_the_models_attention_cannot_compute_is_refused_before_the_first_begins():
+    model = BertConfig.preset("tiny", num_hidden_layers=1, attention="kernel")
+    config = dataclasses.replace(config_of(((128, 8, 2), (32, 8, 2))), model=model)
+    source, mesh = RandomData(90, "none"), make_mesh(MeshConfig(data=1))
+    with pytest.raises(UserError, match=r"phases: number 2, of length 32: model\.attention=kernel: found 32 queries"):
+        check_kernels(config, source, mesh)
+    check_kernels(dataclasses.replace(config, phases=((128, 8, 2),)), source, mesh)
+
+
+def test_shares_of_a_phase_are_told_as_they_are():
+    phase = Phase(8, 8, 8, mask=0.125, rate=0.5, dropout=0.004)
+    assert settings_told(phase) == ", 12.5% masks, rate x 0.5, 0.4% dropout"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
+from bert_jax.formats.training_record import last_evaluation, training_record
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.tree import flatten
@@ -247,6 +248,13 @@ def test_an_average_is_evaluated_beside_the_weights_and_exported(recipe: str, da
     first, last = records(run, "eval")
     assert first["average_mlm_loss"] == first["mlm_loss"]  # before the tail
     assert last["average_mlm_loss"] != last["mlm_loss"]
+    scores = [
+        {score.name: score.value for score in last_evaluation(run, 4, of_average=of_average).scores}
+        for of_average in (False, True)
+    ]
+    assert [of["mlm_loss"] for of in scores] == [last["mlm_loss"], last["average_mlm_loss"]]
+    assert "nsp_loss" not in scores[1] and not any(name.startswith("average_") for of in scores for name in of)
+    assert training_record(run, 4, of_average=True) in (run / "export" / "README.md").read_text()
     with Checkpoints(run / "checkpoints") as checkpoints:
         state = checkpoints.restore_arrays(4).state
     mean = flatten(state["opt_state"]["average"]["mean"])

@@ -75,6 +75,8 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
         ("packed", "5", ("packed: found 5; expected tuple[tuple[int, float], ...]",)),
         ("packed", "(1, 2)", ("packed: found (1, 2); expected",)),
         ("data_shares", "0.5", ("data_shares: found 0.5; expected tuple[tuple[float, ...], ...]",)),
+        ("first_rows", "((),)", ("first_rows: found (); expected a length and, for each directory",)),
+        ("first_rows", "((128,-5),)", ("first_rows: found (128, -5); expected a length and, for each directory",)),
         ("first_rows", "(5,)", ("first_rows: found (5,); expected tuple[tuple[int, ...], ...]",)),
         ("seed", "-5", ("seed: found -5; expected 0 to 4294967295",)),
         ("seed", "99999999999999999999", ("seed: found 99999999999999999999; expected 0 to 4294967295",)),

@@ -8,9 +8,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import evaluate, read_blimp
+from bert_jax.formats.load import load
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.likelihood import Likelihood
-from bert_jax.formats.load import load
 from tests.train.pretraining.conftest import WORDS
 from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain

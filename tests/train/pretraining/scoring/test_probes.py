@@ -9,9 +9,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bert_jax.errors import UserError
+from bert_jax.formats.load import load
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
-from bert_jax.formats.load import load
 from tests.train.pretraining.scoring.killed import killed_after_an_evaluation, made, scores_of
 from train import pretrain
 from train.pretraining.recipe import PretrainConfig

@@ -150,6 +150,9 @@ def test_a_branch_from_the_trunks_decay_is_refused(words: list[str], tmp_path: P
     ):
         with pytest.raises(UserError, match=line):
             pretrain.main([*command, word, f"run={tmp_path / 'late'}"])
+    elsewhere = [word.replace("(32,8,9)", "(32,16,9)") for word in command]
+    with pytest.raises(UserError, match=r"6 steps are done, .* or never; .* \(32, 8, 6\), or choose another seed=$"):
+        pretrain.main([*elsewhere, "init_at=6", f"run={tmp_path / 'late'}"])
     assert not (tmp_path / "late").exists()
     for allowed in (["init_at=6"], ["init_at=8", "init_step=false", "phases=((32,8,3),)"]):
         assert pretrain.main([*command, *allowed, "export_at_end=no", f"run={tmp_path / allowed[0]}"]) == EXIT_DONE
