@@ -27,7 +27,7 @@ from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, near_path, read_summed, write_whole
-from bert_jax.formats.training_record import read_metrics, read_run_config
+from bert_jax.formats.training_record import read_metrics, read_run_config, scores_of_average
 from train.run.ending.stopping import EXIT_DONE, keeps_nothing, run_program
 from train.run.log.curves import SCORES, has_glyphs, png
 from train.run.log.run_log import clock, score_text
@@ -62,7 +62,8 @@ class RunToCompare:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["kind"] == "eval"]
+        """Of a run with an average of its weights, with the average's scores: that is what it exports."""
+        return [row | scores_of_average(row) for row in self.rows if row["kind"] == "eval"]
 
     @property
     def loss(self) -> str:
@@ -88,14 +89,9 @@ class RunToCompare:
 
     @cached_property
     def final(self) -> dict[str, Any]:
-        """The evaluation whose scores are compared; {} before the first.
-
-        Of a run with an average of its weights, the average's scores: that is what it exports.
-        """
+        """The evaluation whose scores are compared; {} before the first."""
         chosen = [row for row in self.evaluations if row.get("best")]
-        row = (chosen or self.evaluations or [{}])[-1]
-        of_average = {name for name in row if name.startswith("average_")}
-        return row | {name.removeprefix("average_"): row[name] for name in of_average}
+        return (chosen or self.evaluations or [{}])[-1]
 
     @property
     def held_out(self) -> str:

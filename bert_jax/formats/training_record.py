@@ -18,7 +18,7 @@ _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay
 _DISTILLATION = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
 _UNPUBLISHED = "a model that is not published"
 _OF_BASELINES = ("unigram_", "majority_", "baseline_")
-_OF_AVERAGE = "average_"
+_OF_AVERAGE = "average_mlm_"
 _OF_THE_EXPORT = ("blimp_", "probe_", "finetune_")
 _COSTS = ("tokens", "seconds", "cpu_seconds")
 _LABELS = {
@@ -126,6 +126,11 @@ def _is_such(value: Any, least: float | None) -> bool:
     return is_number(value) and least <= value < 1e18
 
 
+def scores_of_average(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores in an evaluation of the average of a run's weights, by the names that those of the weights have."""
+    return {name.removeprefix("average_"): value for name, value in row.items() if name.startswith(_OF_AVERAGE)}
+
+
 def last_evaluation(run: str | os.PathLike[str], step: int | None, *, of_average: bool = False) -> Evaluation | None:
     """The run's last evaluation up to `step` (None: of all), each score beside its baseline; None if there is none.
 
@@ -149,8 +154,7 @@ def last_evaluation(run: str | os.PathLike[str], step: int | None, *, of_average
 
 def _of_weights(values: dict[str, float], of_average: bool) -> dict[str, float]:
     """The values of an evaluation that are those of the average of the weights, or of the last weights."""
-    averages = {name.removeprefix(_OF_AVERAGE): value for name, value in values.items() if name.startswith(_OF_AVERAGE)}
-    if not averages:
+    if not (averages := scores_of_average(values)):
         return values
     both = {name: value for name, value in values.items() if name.startswith(_OF_BASELINES) or name in _COSTS}
     exported = {name: value for name, value in values.items() if name.startswith(_OF_THE_EXPORT)}

@@ -71,6 +71,9 @@ def test_the_table_has_the_last_scores_of_pretraining_runs(short: str, long: str
     write_run(tmp_path / "averaged", json.loads((Path(short) / "config.json").read_text()), averaged)
     assert compare.main([str(tmp_path / "averaged"), "--output", str(tmp_path / "a.png"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["loss"] == 4.5  # of what is exported
+    losses, _ = figure_of([read_run(str(tmp_path / "averaged"))], "step").axes
+    drawn = {line.get_label(): line.get_xydata() for line in losses.lines}
+    assert np.asarray(drawn[str(tmp_path / "averaged")])[-1].tolist() == [30, 4.5]
     (row,) = [line for line in lines if "15,360" in line]
     assert "5.0000" in row and "7.0000" in row and "0:00:15" in row
 
