@@ -105,8 +105,8 @@ def check_same_files(
     """
     saved = facts.get("config", {})
     moved = {name for name in ("data", "train", "dev", "test") if saved.get(name) != getattr(config, name)}
-    if "data" in allow_change or "data" in moved:
-        return
+    if "data" in allow_change or "data" in moved or saved.get("task", config.task) != config.task:
+        return  # `settle_config` refuses another task, whose files are others too
     for name, file in files_of(task).items():
         then = facts.get("files", {}).get(name)
         if then is None or file.field in moved or then == file.digest:
