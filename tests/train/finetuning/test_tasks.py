@@ -65,9 +65,10 @@ WORDS = {
 def write_glue(folder: Path, task: str) -> Path:
     labelled, test, _, header = GLUE_LINES[task]
     names = WORDS.get(task, ("0", "1"))
-    head = ["header"] if header else []
+    column = {"mrpc": "Quality", "stsb": "score", "qqp": "is_duplicate", "mnli": "gold_label"}.get(task, "label")
+    head = [labelled.format(label=column)] if header else []
     lines = [*head, *(labelled.format(label=name) for name in names)]
-    tests = ["header", *(test.format(id=100 + number) for number in range(3))]
+    tests = [test.format(id="id" if task == "qqp" else "index"), *(test.format(id=100 + n) for n in range(3))]
     dev, final = ("dev", "test") if task != "mnli" else ("dev_matched", "test_matched")
     for name, content in (("train", lines), (dev, lines), (final, tests)):
         (folder / f"{name}.tsv").write_text("\n".join(content) + "\n", encoding="utf-8")
@@ -102,6 +103,26 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     shared = official.keys() & own.keys()
     assert found.metric in shared
     assert {name: official[name] for name in shared} == pytest.approx({name: own[name] for name in shared}, nan_ok=True)
+
+
+@pytest.mark.parametrize("task", GLUE_LINES)
+def test_a_test_file_of_glue_with_labels_is_read_as_dev_is_and_scored(task: str, tmp_path: Path):
+    """With the columns of the file without labels the text of SST-2 would be its label."""
+    data = write_glue(tmp_path, task)
+    dev = data / ("dev_matched.tsv" if task == "mnli" else "dev.tsv")
+    found = opened(task=task, data=data, test=dev)
+    (split,) = found.tests
+    assert split.labelled and split.examples == found.evaluations[0].examples
+    assert {example.text for example in split.examples} <= {"the film", "who"}
+    odd = data / "odd.tsv"
+    odd.write_text("idx\ttext\tpair\tgroup\nx\tthe film\ta day\ty\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        opened(task=task, data=data, test=odd)
+    assert str(error.value).startswith(f"{odd}: line 1 has 4 columns, the first 'idx'; expected the ")
+    assert str(error.value).endswith(f" columns of {task}'s test file, the first 'index', or those of its dev file")
+    odd.write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"odd.tsv: has no examples"):
+        opened(task=task, data=data, test=odd)
 
 
 def test_predictions_of_very_many_classes_are_made_one_by_one(tmp_path):

@@ -22,7 +22,7 @@ from bert_jax.data.tasks.labelled_text import (
     label_ids,
     read_table,
 )
-from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
+from bert_jax.data.tasks.published import GLUE, has_glue_labels, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import MOST_RANKED, diagnostic_scores, glue_scores, ranking_scores, table_scores
@@ -300,8 +300,11 @@ def glue_layout(task: str) -> Layout:
     """The layout of a GLUE task: files named as in its download."""
     glue = GLUE[task]
 
-    def read(path: Path, *, labelled: bool) -> list[LabelledText]:
-        return list(read_glue(task, path, labelled=labelled))
+    def read(path: Path) -> list[LabelledText]:
+        return list(read_glue(task, path))
+
+    def read_test(path: Path) -> list[LabelledText]:
+        return list(read_glue(task, path, labelled=has_glue_labels(task, path)))
 
     def score(gold: np.ndarray, found: np.ndarray) -> Scores:
         return glue_scores(task, gold, found)
@@ -313,8 +316,8 @@ def glue_layout(task: str) -> Layout:
         submissions["diagnostic"] = "AX.tsv"
     return Layout(
         FileNames(dev=tuple((name,) for name in glue.dev), test=tuple((name,) for name in glue.test)),
-        partial(read, labelled=True),
-        partial(read, labelled=False),
+        read,
+        read_test,
         "class" if glue.labels else "number",
         glue.labels,
         glue.metric,
