@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,11 +185,16 @@ def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:
     if "no_answer_score" not in rows[0]:
         return (squad.korquad if task == "korquad" else squad.squad1)(gold, said)
     best, odds = ({row["id"]: row[name] for row in rows} for name in ("best", "no_answer_score"))
-    return squad2_scores(gold, said, best, odds)
+    return squad2_scores(gold, said, best, odds, characters=task == "korquad")
 
 
 def squad2_scores(
-    gold: Sequence[squad.Question], said: dict[str, str], best: dict[str, str], odds: dict[str, float]
+    gold: Sequence[squad.Question],
+    said: dict[str, str],
+    best: dict[str, str],
+    odds: dict[str, float],
+    *,
+    characters: bool = False,
 ) -> Scores:
     """SQuAD 2.0's scores of the predicted texts, and its best scores at any threshold on `odds`.
 
@@ -199,9 +205,13 @@ def squad2_scores(
         said: question id -> predicted text, "" for none.
         best: question id -> the best text, never none.
         odds: question id -> how much better no answer scores than `best`.
+        characters: compare answers as KorQuAD does, F1 by characters.
     """
-    swept = squad.squad2(gold, best, odds)
-    return squad.squad2(gold, said) | {name: value for name, value in swept.items() if name.startswith("best_")}
+    own: dict[str, Any] = {}
+    if characters:
+        own = {"exact_match": squad.exact_match_of_words, "f1": partial(squad.character_f1, empty_rule=True)}
+    swept = squad.squad2(gold, best, odds, **own)
+    return squad.squad2(gold, said, **own) | {name: value for name, value in swept.items() if name.startswith("best_")}
 
 
 def tag_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Scores:

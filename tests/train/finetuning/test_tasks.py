@@ -18,6 +18,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.predictions import score_rows
 from bert_jax.evaluation.score import score
+from bert_jax.inference.tasks.question_answering import Answers, Candidate
 from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import find_file, is_prediction
@@ -664,6 +665,30 @@ def test_a_question_without_answers_is_learnt_and_scored_as_one_that_has_none(tm
     np.testing.assert_array_equal(found.targets["start_positions"], expected.targets["start_positions"])
     held = [opened(task="squad2", train=path, dev="0.5").evaluations[0].examples for path in (unsaid, said)]
     assert [one.id for one in held[0]] == [one.id for one in held[1]]
+
+
+def test_with_null_answers_korquad_compares_characters_too(tmp_path):
+    """By words an answer with another particle has nothing of the gold one."""
+    asked = [("q1", [{"text": "annbob", "answer_start": 0}]), ("q2", []), ("q3", [])]
+    qas = [{"id": id, "question": "who", "answers": given, "is_impossible": not given} for id, given in asked]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "annbob met", "qas": qas}]}]}), encoding="utf-8")
+    expected = {"korquad": (2 * 3 / (3 + 6) + 1 + 0) / 3, "squad2": 1 / 3}
+    for task, f1 in expected.items():
+        found = opened(task=task, train=path, dev=path, null_answers=True)
+        (dev,) = found.evaluations
+        answers = [
+            Answers((Candidate("ann", 0, 3, 2.0, 0.9),), -1.0),
+            Answers((), 3.0),
+            Answers((Candidate("met", 7, 10, 2.0, 0.9),), -1.0),
+        ]
+        found._answers = lambda *_: answers  # noqa: B023
+        scores = found.score(dev, {})
+        assert scores["f1"] == pytest.approx(100 * f1)
+        assert scores["best_f1"] == pytest.approx(100 * (f1 + 1 / 3))  # without the wrong answer to the third
+        assert scores["exact"] == pytest.approx(100 / 3)
+        assert score_rows(task, found.rows(dev, {}), "dev.jsonl") == pytest.approx(scores)
+        assert [row["id"] for row in found.mistakes(dev, {})] == ["q3", "q1"] if task == "korquad" else ["q1", "q3"]
 
 
 def test_the_stride_is_that_of_tags_too(tmp_path):

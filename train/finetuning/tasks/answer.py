@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ class AnswerRules(NamedTuple):
 
 
 SQUAD = AnswerRules(squad.squad1, squad.token_f1)
-KORQUAD = AnswerRules(squad.korquad, squad.character_f1)
+KORQUAD = AnswerRules(squad.korquad, partial(squad.character_f1, empty_rule=True))
 ANSWER_TASKS = {"squad1": (1, SQUAD), "squad2": (2, SQUAD), "korquad": (1, KORQUAD)}
 """Name of a task -> SQuAD's version, 2 if questions may have no answer, and the rules."""
 
@@ -188,7 +189,9 @@ class AnswerTask:
     def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
         """Scores of the predicted texts; with null answers as `squad2_scores`."""
         gold = _gold(split.examples)
-        return squad2_scores(gold, said, best, odds) if self._null_answers else self._rules.score(gold, said)
+        if self._null_answers:
+            return squad2_scores(gold, said, best, odds, characters=self._rules is KORQUAD)
+        return self._rules.score(gold, said)
 
     @property
     def _threshold(self) -> float | None:
