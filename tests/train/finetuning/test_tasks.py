@@ -14,6 +14,7 @@ import pytest
 import sklearn.metrics as sk
 
 from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tasks.tags import read_conll
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.predictions import score_rows
@@ -189,6 +190,30 @@ def test_a_tag_that_only_held_out_sentences_have_is_a_tag(tmp_path):
     tagged.write_text(tagged.read_text() + "ann\tB-RARE\n\n", encoding="utf-8")
     for seed in range(12):  # it is held out in some of them
         assert "B-RARE" in opened(task="tag", train=tagged, dev="0.5", split_seed=seed).labels
+
+
+def test_sentences_on_both_sides_of_a_split_keep_their_neighbours_as_context(tmp_path):
+    tags = write_tagged(tmp_path / "tags.txt", 24, seed=1)
+    sentences = list(read_conll(tags))
+    found = opened(task="tag", train=tags, dev="0.25", document_context=True)
+    (dev,) = found.evaluations
+    whole = opened(task="tag", train=tags, dev=tags, document_context=True).evaluations[0]
+    rows = list(found.rows(dev, {"logits": np.zeros((len(dev.encoded), 16, len(found.labels)))}))
+    held = [int(row["id"]) for row in rows]  # the row of train
+    assert len(held) == 6 and held == sorted(set(held)) and held != [*range(6)]
+    assert [row["words"] for row in rows] == [list(sentences[number].words) for number in held]
+    kept = [number for number in range(24) if number not in held]
+    of_file = rows_by_sentence(whole.encoded, sentences)
+    assert rows_by_sentence(dev.encoded, dev.examples) == [of_file[number] for number in held]
+    assert rows_by_sentence(found.train, [sentences[n] for n in kept]) == [of_file[number] for number in kept]
+
+
+def rows_by_sentence(encoded: Any, sentences: list[Any]) -> list[tuple[list[int], list[int]]]:
+    """The tokens and the labels of each sentence's row; of sentences that all fit into one."""
+    assert len(encoded) == len(sentences)
+    ends = np.cumsum(encoded.row_lengths)[:-1]
+    parts = (np.split(encoded.tokens[name], ends) for name in ("input_ids", "labels"))
+    return [(ids.tolist(), labels.tolist()) for ids, labels in zip(*parts, strict=True)]
 
 
 def test_an_empty_text_of_a_users_own_table_is_one_line(tmp_path):
