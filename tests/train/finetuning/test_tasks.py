@@ -777,6 +777,17 @@ def test_a_dev_file_has_one_of_several_names(tmp_path, task: str, name: str):
     assert opened(task=task, data=tmp_path).evaluations[0].path == tmp_path / f"{name}.txt"
 
 
+def test_the_files_of_korquad_are_found_by_their_published_names(tmp_path):
+    for split in ("train", "dev"):
+        write_squad(tmp_path / f"KorQuAD_v1.0_{split}.json", 3, seed=1)
+    found = opened(task="korquad", data=tmp_path)
+    assert [split.path.name for split in found.evaluations] == ["KorQuAD_v1.0_dev.json"]
+    for task, name in (("korquad", "KorQuAD_v1.0_train"), ("squad1", "train-v1.1"), ("squad2", "train-v2.0")):
+        (tmp_path / task).mkdir()
+        with pytest.raises(UserError, match=rf"^train: .*{task} has no {re.escape(name)}.json \(.jsonl\); say train="):
+            opened(task=task, data=tmp_path / task)
+
+
 def test_the_dev_file_of_questions_may_be_called_validation_as_hugging_face_exports_it(tmp_path):
     write_squad(tmp_path / "train.json", 3, seed=1)
     dev = write_squad(tmp_path / "validation.json", 3, seed=2)
