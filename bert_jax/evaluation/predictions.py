@@ -95,7 +95,8 @@ def score_rows(task: str, rows: Sequence[Any], source: str, classes: Sequence[st
         task: the run's; "ax" for GLUE's diagnostic set.
         rows: the lines' objects.
         source: the file, for messages.
-        classes: of a table with several labels a row, those that the rows need not name.
+        classes: of a table with several labels a row, those that the rows need not name. Without these, and where the
+            rows do not all name the same, there is no macro_f1.
 
     Raises:
         UserError: a line lacks a field, has those of another kind of task, or a label that the task does not have; or
@@ -176,7 +177,10 @@ def _scores_of(
     ranking = ranking_scores_of(gold, chances)
     if isinstance(gold[0], str):
         return table_scores("class", gold, found) | ranking
-    return table_scores("classes", *flags_of(gold, found, {*classes, *itertools.chain(*chances)})) | ranking
+    scores = table_scores("classes", *flags_of(gold, found, {*classes, *itertools.chain(*chances)})) | ranking
+    if not classes and any(row.keys() != chances[0].keys() for row in chances):
+        del scores["macro_f1"]  # a mean over all classes, and of very many a run's rows name but a few
+    return scores
 
 
 def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:

@@ -152,6 +152,19 @@ def test_of_very_many_labels_those_of_the_example_are_shown_too(tmp_path):
     assert few["l9"] == pytest.approx(1 / (1 + np.exp(-1)))
 
 
+def test_rows_that_name_a_few_of_very_many_labels_have_no_macro_f1_by_themselves(tmp_path):
+    """A mean over the labels that happen to be named would be another than the run's."""
+    rows = [("film", "|".join(f"l{n}" for n in range(150))), *(("day", f"l{n}|l{n + 1}") for n in range(3))]
+    train, dev = write_csv(tmp_path / "train.csv", rows), write_csv(tmp_path / "dev.csv", rows[1:])
+    found = opened(train=train, dev=dev, kind="classes")
+    logits = np.random.default_rng(0).normal(size=(3, 150)).astype(np.float32) - 2
+    scores = found.score(found.evaluations[0], {"logits": logits})
+    written = list(found.rows(found.evaluations[0], {"logits": logits}))
+    assert score_rows("classify", written, "dev.jsonl", found.labels) == pytest.approx(scores)
+    del scores["macro_f1"]
+    assert score_rows("classify", written, "dev.jsonl") == pytest.approx(scores)
+
+
 def test_predicted_numbers_are_written_so_that_no_two_of_them_become_one(tmp_path):
     table = write_csv(tmp_path / "table.csv", [("the film", 1), ("a day", 2.5), ("who", 3)])
     found = opened(train=table, dev=table, kind="number")
@@ -393,6 +406,11 @@ def test_kornli_is_learnt_from_both_of_its_train_files(tmp_path):
     both = opened(task="kornli", data=tmp_path)
     assert both.train.targets["labels"].tolist() == [1, 1, 2, 0]
     assert len(opened(task="kornli", data=tmp_path, train=snli).train) == 2
+    write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "neutral"))
+    (held,) = opened(task="kornli", data=tmp_path, dev="0.5").evaluations
+    ids = {"the film": "0", "a trip": "1", "ann": "snli_1.0_train.ko.tsv:0", "bob": "snli_1.0_train.ko.tsv:1"}
+    assert [example.id for example in held.examples] == [ids[example.text] for example in held.examples]
+    assert len({example.id.isdecimal() for example in held.examples}) == 2  # one of each file
     write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "odd"))
     with pytest.raises(UserError, match=r"snli_1.0_train.ko.tsv, line 3: the label 'odd' is not in"):
         opened(task="kornli", data=tmp_path)

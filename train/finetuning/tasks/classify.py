@@ -104,6 +104,8 @@ class ClassifyTask:
         files = task_files(config, layout.files)
         self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
         sources = [(path, _examples_of(layout.read, path)) for path in (files.train, *files.more)]
+        for path, some in sources[1:]:  # each file counts its rows from 0, and dev=SHARE may hold out two of one number
+            some[:] = [example._replace(id=f"{path.name}:{example.id}") for example in some]
         examples = [example for _, some in sources for example in some]
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
