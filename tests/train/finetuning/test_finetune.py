@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -376,6 +377,24 @@ def test_a_share_of_train_is_no_file_of_its_own(tmp_path: Path, place: Path):
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", "dev=0.25", "epochs=1"]
     assert finetune.main([*argv, f"train={one}"]) == EXIT_DONE
     assert finetune.main([*argv, f"train={other}", "allow_change=train"]) == EXIT_DONE
+
+
+def test_the_processes_of_a_job_compare_what_their_files_hold(place: Path, monkeypatch, capsys):
+    """Files on another disk may have other rows, and so other batches, under the same names."""
+    told: list[dict[str, Any]] = []
+
+    def differ(facts: dict[str, Any]) -> None:
+        told.append(facts)
+        raise UserError("the processes must run the same: train")
+
+    monkeypatch.setattr(finetune, "in_a_job", lambda: True)
+    monkeypatch.setattr(finetune, "same_everywhere", differ)
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'differing'}", *files(place)]
+    assert exit_code(finetune.main, argv) == 2
+    assert "the processes must run the same" in capsys.readouterr().err and not (place / "differing").exists()
+    sums = {name: sha256((place / f"{name}.csv").read_bytes()).hexdigest() for name in ("train", "dev", "test")}
+    sums["tokenizer"] = Tokenizer.load(place / "model").fingerprint
+    assert told == [{f"sha256 of {name}": digits[:12] for name, digits in sums.items()}]
 
 
 def test_a_run_without_a_record_of_its_files_resumes(tmp_path: Path):
