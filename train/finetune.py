@@ -62,7 +62,13 @@ def main(argv: list[str]) -> int:
     run = RunDirectory(launch.run)
     config, task, tokenizer, source = prepared(run, launch)
     job = FinetuningJob(config, run, task, tokenizer, source)
-    facts, seconds = job.plan(), run_seconds(job, task)
+    facts = job.plan()
+    if config.is_sweep:
+        from train.finetuning.sweep import SweepJob, rates_of
+
+        runs = SweepJob(job, run, task, tokenizer).runs  # which refuses what the run would refuse
+        facts |= {"runs": len(runs), "learning_rates": rates_of(runs)}
+    seconds = run_seconds(job, task)
     facts |= {"seconds": seconds} if launch.as_json else {"time": f"about {duration(seconds)} on this machine"}
     if is_first():
         print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
