@@ -8,10 +8,10 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import Source, open_source
-from bert_jax.runtime.hosts import is_first, on_first_process
+from bert_jax.runtime.hosts import in_a_job, is_first, on_first_process, same_everywhere
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_same_files, check_source, warn_of_truncated, warn_of_unknown
-from train.finetuning.tasks.data import TaskData
+from train.finetuning.tasks.data import TaskData, files_of
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
 from train.run.goodput import Goodput
@@ -62,7 +62,13 @@ def main(argv: list[str]) -> int:
     run = RunDirectory(launch.run)
     config, task, tokenizer, source = prepared(run, launch)
     job = FinetuningJob(config, run, task, tokenizer, source)
-    facts, seconds = job.plan(), run_seconds(job, task)
+    facts = job.plan()
+    if config.is_sweep:
+        from train.finetuning.sweep import SweepJob, rates_of
+
+        runs = SweepJob(job, run, task, tokenizer).runs  # which refuses what the run would refuse
+        facts |= {"runs": len(runs), "learning_rates": rates_of(runs)}
+    seconds = run_seconds(job, task)
     facts |= {"seconds": seconds} if launch.as_json else {"time": f"about {duration(seconds)} on this machine"}
     if is_first():
         print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
@@ -88,6 +94,10 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     """Returns the config, completed with what follows from source and data; the task; the tokenizer; and the source.
 
     The source is the opened `init=`; None for a resumed run, which has its own config and tokenizer.
+
+    Raises:
+        FileNotFoundError, UserError: a file, the source or a field is not as it should be; the files differ from those
+            that the run began with, or between the processes of the job.
     """
     from train.finetuning.tasks.table import open_task
 
@@ -104,6 +114,9 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
+    if in_a_job():  # whose processes read the files by themselves, and from other rows would make other batches
+        sums = {"tokenizer": tokenizer.fingerprint} | {name: file.digest for name, file in files_of(task).items()}
+        same_everywhere({f"sha256 of {name}": digits[:12] for name, digits in sums.items()})
     origin = BertConfig.from_json(saved["model"]) if source is None else source.config
     if source is not None:
         warn_of_unknown(config, task, tokenizer)

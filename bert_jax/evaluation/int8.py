@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.data.tasks.labelled_text import LabelledText
 from bert_jax.data.tasks.published import GLUE, read_glue
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.evaluation import metrics
 from bert_jax.evaluation.score import glue_scores
 
@@ -106,7 +106,7 @@ def glue_score(graph: LoadedGraph, task: str, examples: Sequence[LabelledText]) 
     vectors of a pair (STS-B).
 
     Raises:
-        UserError: a task that this model cannot do.
+        UserError: a task that this model cannot do, or one of three classes that it has no names for.
     """
     gold = [example.label for example in examples]
     texts, pairs = [example.text for example in examples], [example.pair or "" for example in examples]
@@ -122,8 +122,23 @@ def glue_score(graph: LoadedGraph, task: str, examples: Sequence[LabelledText]) 
         raise UserError(f"{task} needs {len(names) or 1} scores for a text; this model gives {list(logits.shape[1:])}")
     if not names:
         return glue_scores(task, gold, logits[:, 0])
-    known = graph.labels if set(graph.labels) == set(names) else names
+    known = _in_glues_words(graph.labels, names, task)
     return glue_scores(task, gold, [known[number] for number in logits.argmax(axis=1)])
+
+
+def _in_glues_words(labels: Sequence[str], names: Sequence[str], task: str) -> Sequence[str]:
+    """A model's classes by GLUE's names, whatever their case; two classes with other names are taken in GLUE's order.
+
+    Three with other names may be in any order, as those of published models for MNLI are: UserError.
+    """
+    spelt = {name.lower(): name for name in names}
+    found = [spelt.get(label.lower(), label) for label in labels]
+    if set(found) == set(names):
+        return found
+    if len(names) > 2:
+        shown = ", ".join(map(quoted, labels))
+        raise UserError(f"{task}: the model's classes are {shown}; expected {', '.join(names)}, in any order")
+    return names
 
 
 def _run(

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def score_rows(task: str, rows: Sequence[Any], source: str, classes: Sequence[st
         task: the run's; "ax" for GLUE's diagnostic set.
         rows: the lines' objects.
         source: the file, for messages.
-        classes: of a table with several labels a row, those that the rows need not name.
+        classes: of a table with several labels a row, those that the rows need not name. Without these, and where the
+            rows do not all name the same, there is no macro_f1.
 
     Raises:
         UserError: a line lacks a field, has those of another kind of task, or a label that the task does not have; or
@@ -175,7 +177,10 @@ def _scores_of(
     ranking = ranking_scores_of(gold, chances)
     if isinstance(gold[0], str):
         return table_scores("class", gold, found) | ranking
-    return table_scores("classes", *flags_of(gold, found, {*classes, *itertools.chain(*chances)})) | ranking
+    scores = table_scores("classes", *flags_of(gold, found, {*classes, *itertools.chain(*chances)})) | ranking
+    if not classes and any(row.keys() != chances[0].keys() for row in chances):
+        del scores["macro_f1"]  # a mean over all classes, and of very many a run's rows name but a few
+    return scores
 
 
 def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:
@@ -184,11 +189,16 @@ def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:
     if "no_answer_score" not in rows[0]:
         return (squad.korquad if task == "korquad" else squad.squad1)(gold, said)
     best, odds = ({row["id"]: row[name] for row in rows} for name in ("best", "no_answer_score"))
-    return squad2_scores(gold, said, best, odds)
+    return squad2_scores(gold, said, best, odds, characters=task == "korquad")
 
 
 def squad2_scores(
-    gold: Sequence[squad.Question], said: dict[str, str], best: dict[str, str], odds: dict[str, float]
+    gold: Sequence[squad.Question],
+    said: dict[str, str],
+    best: dict[str, str],
+    odds: dict[str, float],
+    *,
+    characters: bool = False,
 ) -> Scores:
     """SQuAD 2.0's scores of the predicted texts, and its best scores at any threshold on `odds`.
 
@@ -199,9 +209,13 @@ def squad2_scores(
         said: question id -> predicted text, "" for none.
         best: question id -> the best text, never none.
         odds: question id -> how much better no answer scores than `best`.
+        characters: compare answers as KorQuAD does, F1 by characters.
     """
-    swept = squad.squad2(gold, best, odds)
-    return squad.squad2(gold, said) | {name: value for name, value in swept.items() if name.startswith("best_")}
+    own: dict[str, Any] = {}
+    if characters:
+        own = {"exact_match": squad.exact_match_of_words, "f1": partial(squad.character_f1, empty_rule=True)}
+    swept = squad.squad2(gold, best, odds, **own)
+    return squad.squad2(gold, said, **own) | {name: value for name, value in swept.items() if name.startswith("best_")}
 
 
 def tag_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Scores:

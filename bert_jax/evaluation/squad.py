@@ -20,6 +20,10 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+Comparison = Callable[[str, str], float]
+"""Compares an answer with a gold one: from 0, nothing in common, to 1."""
+
+
 class Question(NamedTuple):
     """A question of a dataset: its id and the texts of its gold answers (none if it is unanswerable)."""
 
@@ -97,8 +101,8 @@ def squad1(gold: Iterable[Question], predictions: Mapping[str, str]) -> dict[str
 def mean_of_best(
     gold: Iterable[Question],
     predictions: Mapping[str, str],
-    exact_match: Callable[[str, str], float],
-    f1: Callable[[str, str], float],
+    exact_match: Comparison,
+    f1: Comparison,
 ) -> dict[str, float]:
     """Version 1.1's scores as in `squad1`, with the given `exact_match(answer, gold)` and `f1(answer, gold)`."""
     total, exact, overlap = 0, 0.0, 0.0
@@ -120,6 +124,9 @@ def squad2(
     predictions: Mapping[str, str],
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float = 1.0,
+    *,
+    exact_match: Comparison = exact_match,
+    f1: Comparison = token_f1,
 ) -> dict[str, float]:
     """The scores of evaluate-v2.0.py under its own keys, in its order.
 
@@ -131,6 +138,7 @@ def squad2(
             na_prob). With these the function also finds the best thresholds.
         threshold: an answer counts as "" if its no-answer score is above this. The script's default is 1.0, for
             probabilities.
+        exact_match, f1: compare an answer and a gold one, "" for none; the script's, unless the set has its own.
 
     Returns:
         exact, f1, total; HasAns_… and NoAns_… for the questions with and without an answer, if there are any; with
@@ -142,7 +150,7 @@ def squad2(
     """
     questions = list(gold)
     answered = {question.id: bool(question.answers) for question in questions}
-    exact, f1 = _raw_scores(questions, predictions)
+    exact, overlap = _raw_scores(questions, predictions, exact_match, f1)
     if not exact:
         raise UserError("no question has a prediction, so there is nothing to score")
     scores = dict.fromkeys(exact, 0.0) if no_answer_scores is None else no_answer_scores
@@ -150,34 +158,31 @@ def squad2(
         raise UserError(f"question {lacking[0]} has a prediction but no no-answer score ({len(lacking)} in all)")
     applied = [
         {id: float(not answered[id]) if scores[id] > threshold else value for id, value in raw.items()}
-        for raw in (exact, f1)
+        for raw in (exact, overlap)
     ]
     result = _means(applied[0], applied[1], list(exact))
     for name, there in (("HasAns", True), ("NoAns", False)):
         if ids := [id for id in exact if answered[id] is there]:
             result |= {f"{name}_{key}": value for key, value in _means(applied[0], applied[1], ids).items()}
     if no_answer_scores is not None:
-        for name, raw in (("exact", exact), ("f1", f1)):
+        for name, raw in (("exact", exact), ("f1", overlap)):
             best, at = _best_threshold(predictions, raw, no_answer_scores, answered)
             result |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return result
 
 
-def _gold_answers(question: Question) -> list[str]:
-    """The gold answers that are not empty after `normalise`; [""] if there are none."""
-    return [answer for answer in question.answers if normalise(answer)] or [""]
-
-
 def _raw_scores(
-    questions: Sequence[Question], predictions: Mapping[str, str]
+    questions: Sequence[Question], predictions: Mapping[str, str], exact_match: Comparison, f1: Comparison
 ) -> tuple[dict[str, float], dict[str, float]]:
-    exact, f1 = {}, {}
+    exact, overlap = {}, {}
     for question in questions:
         if question.id in predictions:
-            answer, right = predictions[question.id], _gold_answers(question)
+            answer = predictions[question.id]
+            # The gold answers that are not empty after normalisation.
+            right = [text for text in question.answers if not exact_match(text, "")] or [""]
             exact[question.id] = max(exact_match(answer, text) for text in right)
-            f1[question.id] = max(token_f1(answer, text) for text in right)
-    return exact, f1
+            overlap[question.id] = max(f1(answer, text) for text in right)
+    return exact, overlap
 
 
 def _means(exact: Mapping[str, float], f1: Mapping[str, float], ids: Sequence[str]) -> dict[str, float]:
@@ -223,9 +228,18 @@ def exact_match_of_words(answer: str, gold: str) -> float:
     return float(_words(answer) == _words(gold))
 
 
-def character_f1(answer: str, gold: str) -> float:
-    """F1 of the two bags of characters after KorQuAD's normalisation, without spaces; 0 if none is in both."""
-    return overlap_f1("".join(_words(answer)), "".join(_words(gold)))
+def character_f1(answer: str, gold: str, *, empty_rule: bool = False) -> float:
+    """F1 of the two bags of characters after KorQuAD's normalisation, without spaces.
+
+    Args:
+        answer, gold: texts.
+        empty_rule: as in `token_f1`; for sets with questions that have no answer. KorQuAD has no such rule: the score
+            is 0 if no character is in both.
+    """
+    found, right = ("".join(_words(text)) for text in (answer, gold))
+    if empty_rule and not (found and right):
+        return float(found == right)
+    return overlap_f1(found, right)
 
 
 def _words(text: str) -> list[str]:

@@ -117,6 +117,32 @@ def test_an_encoder_is_scored_by_the_cosines_of_pairs(tmp_path):
     assert found["pearson"] == pytest.approx(stats.pearsonr(gold, cosines).statistic, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        (("contradiction", "neutral", "entailment"), ("contradiction", "neutral", "entailment")),
+        (("ENTAILMENT", "Neutral", "contradiction"), ("entailment", "neutral", "contradiction")),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), None),
+        (("entailment", "neutral", "other"), None),
+    ],
+)
+def test_three_classes_are_those_of_their_names_in_any_case(labels, order, tmp_path):
+    """Published models for MNLI have all orders, and some have names in capitals."""
+    graph = graph_of(tmp_path, "sequence-classification", labels=labels)
+    best = [outputs(graph, text, "dog")["logits"][0].argmax() for text in TEXTS]
+    rows = ["\t".join([*"abcdefgh", text, "dog", "neutral"]) + "\n" for text in TEXTS]
+    (tmp_path / "dev.tsv").write_text("header\n" + "".join(rows))
+    examples = labelled_examples("mnli", tmp_path / "dev.tsv")
+    if order is None:
+        with pytest.raises(UserError) as error:
+            glue_score(graph, "mnli", examples)
+        shown = ", ".join(map(repr, labels))
+        expected = "expected contradiction, entailment, neutral, in any order"
+        assert str(error.value) == f"mnli: the model's classes are {shown}; {expected}"
+    else:
+        assert glue_score(graph, "mnli", examples) == {"accuracy": np.mean([order[n] == "neutral" for n in best])}
+
+
 @pytest.mark.parametrize("labels", [("0", "1"), ("1", "0"), ("LABEL_0", "LABEL_1")])
 def test_a_classifier_is_scored_by_the_names_of_its_classes(labels, tmp_path):
     graph = graph_of(tmp_path, "sequence-classification", labels=labels)

@@ -14,6 +14,7 @@ from bert_jax.formats.load import load_arrays
 from bert_jax.formats.read import OpenModel, is_allowed
 from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
+from bert_jax.training.layer_rates import layer_rates
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData, files_of
@@ -105,8 +106,8 @@ def check_same_files(
     """
     saved = facts.get("config", {})
     moved = {name for name in ("data", "train", "dev", "test") if saved.get(name) != getattr(config, name)}
-    if "data" in allow_change or "data" in moved:
-        return
+    if "data" in allow_change or "data" in moved or saved.get("task", config.task) != config.task:
+        return  # `settle_config` refuses another task, whose files are others too
     for name, file in files_of(task).items():
         then = facts.get("files", {}).get(name)
         if then is None or file.field in moved or then == file.digest:
@@ -128,7 +129,8 @@ def starting_parameters(
     (https://arxiv.org/abs/2006.05987, section 4).
 
     Raises:
-        FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
+        FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape; or the
+            pooler is missing, and freeze=all would not train it.
     """
     known = head in _WITHOUT_CLASSES or source.config.labels == config.model.labels
     _, params, report = load_arrays(source, head=head, labels=config.model.labels)
@@ -138,6 +140,11 @@ def starting_parameters(
         randomised = []
     if any(is_allowed(path, (_POOLER,)) for path in report.missing):
         randomised.append(_POOLER)
+        if config.freeze == "all":
+            raise UserError(
+                f"freeze: found 'all', and {source.name} has no pooler, so a random one would never be trained; say "
+                f"freeze={len(config.model.layer_order)}, which trains the pooler"
+            )
     report.check(tuple(randomised))
     upper = upper_layers(config)
     if jax.process_index() == 0:
@@ -156,7 +163,8 @@ def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:
     """The parts that `reinit_layers` initialises randomly: upper layers and the pooler.
 
     Raises:
-        UserError: the model has fewer layers, or its layers share their parameters.
+        UserError: the model has fewer layers, its layers share their parameters, or `freeze` would leave some of these
+            parts as they are drawn.
     """
     if not config.reinit_layers:
         return ()
@@ -166,4 +174,11 @@ def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:
             f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(order)} layers with "
             f"{len(set(order))} sets of parameters; expected at most the number of layers, none of them shared"
         )
-    return (_POOLER, *(f"bert/encoder/layer_{layer}" for layer in order[-config.reinit_layers :]))
+    parts = (_POOLER, *(f"bert/encoder/layer_{layer}" for layer in order[-config.reinit_layers :]))
+    rate = layer_rates(config.model, freeze=config.freeze)
+    if not all(map(rate, parts)):
+        raise UserError(
+            f"freeze={config.freeze}, reinit_layers={config.reinit_layers}: some of the {len(order)} layers would be "
+            "drawn at random and never trained; leave one of the two out"
+        )
+    return parts

@@ -263,8 +263,8 @@ class RunDirectory:
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
         """Writes config.json.
 
-        Raises UserError if it differs from the saved one in a field not in `allow_change`, or in the shapes of a run
-        that has a checkpoint.
+        Raises UserError if it differs from the saved one in a field not in `allow_change`, or in the shapes, the task
+        or the metric of a run that has a checkpoint.
         """
         new = _as_saved(config)
         old = old_file = self.saved_config()
@@ -309,8 +309,10 @@ def _compared(old: dict, config: Any) -> tuple[dict, list[str]]:
     # A field that was added to the code after the run started had its default value then.
     old, new = _over(_as_saved(type(config)()), old), _as_saved(config)
     free, differing = {*_FREE, "checksum"}, differing_fields(old, new)
-    if old.get("text") and old["text"] == new["text"]:
-        free.add("data")  # a folder of the run directory, which may have moved
+    # The data made of a text are a folder of the run directory, which may have moved. In fine-tuning, whose config has
+    # a task, `text` is a column, and data= has the user's own files.
+    if "task" not in new and old.get("text") and old["text"] == new["text"]:
+        free.add("data")
     return old, [name for name in differing if free.isdisjoint({name, name.partition(".")[0]})]
 
 
@@ -347,8 +349,9 @@ _FREE = (
 )  # fmt: skip
 
 
-# Fields that decide which parameters there are, and their shapes: no checkpoint fits once they have changed.
-_OF_SHAPES = {"seeds", "learning_rates"} | {
+# Fields that decide which parameters there are, their shapes, or what their scores are: no checkpoint fits once they
+# have changed. By the metric the run chose the best model, whose parameters only export/ has.
+_OF_STATE = {"seeds", "learning_rates", "task", "kind", "metric", "model.problem_type"} | {
     f"model.{name}"
     for name in (
         "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_hidden_groups",
@@ -365,7 +368,7 @@ def _is_of_state(name: str, old: dict, new: dict) -> bool:
         return {before, after} != {"adamw", "lamb"}  # these two keep the same moments
     if name in ("optimizer.average_half_life", "optimizer.average_tail"):
         return (before is None) != (after is None)
-    return name in _OF_SHAPES
+    return name in _OF_STATE
 
 
 def _changes(old: dict, new: dict, names: list[str]) -> str:

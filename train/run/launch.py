@@ -164,7 +164,7 @@ def start_jax(launch: Launch) -> Launch:
 
     Raises:
         JobEnded: not all processes come in time.
-        UserError: the processes differ in the command line, the data, the code or the versions of packages.
+        UserError: the processes differ in the command line, the prepared data, the code or the versions of packages.
     """
     keep_freed_memory()
     keep_compiled_programs()

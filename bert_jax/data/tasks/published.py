@@ -73,6 +73,34 @@ def find_split(folder: Path, name: str) -> Path:
     raise FileNotFoundError(f"{folder}: holds no {name}.tsv (nor {name}.tsv.gz)")
 
 
+_LABEL_COLUMNS = ("label", "gold_label", "quality", "score", "is_duplicate")
+
+
+def has_glue_labels(task: str, path: Path) -> bool:
+    """Whether a file of a task begins as a dev file; otherwise as a test file, with a header of ids and texts alone.
+
+    An empty file has no labels.
+
+    Raises:
+        UserError: it is neither's.
+    """
+    layout = GLUE[task]
+    line = next(tsv_rows(path), None)
+    if line is None:
+        return False
+    cells, texts = line[1], max(layout.test_text) + 1
+    if len(cells) > max(*layout.text, layout.label):
+        label = cells[layout.label]
+        if label.lower() in _LABEL_COLUMNS if layout.header else label in layout.labels:
+            return True
+    if cells[0].lower() in ("index", "id") and len(cells) == texts:
+        return False
+    raise UserError(
+        f"{path}: line 1 has {len(cells)} columns, the first {quoted(cells[0])}; expected the {texts} columns of "
+        f"{task}'s test file, the first 'index', or those of its dev file"
+    )
+
+
 def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[LabelledText]:
     """The examples of one file of a task.
 

@@ -21,7 +21,7 @@ _AT_ONCE = 256  # rows, which are padded to the longest of them
 
 
 class Tagged(NamedTuple):
-    """Rows of a model, and where in them the words of N sentences are.
+    """Rows of a model, and where in them the words of N sentences are: of all that were given, or of the chosen ones.
 
     Attributes:
         encoded: the rows; a long sentence has several. `tokens` has labels if all sentences have tags: the number of
@@ -48,7 +48,7 @@ class _Rows(NamedTuple):
 
     begins: np.ndarray
     ends: np.ndarray
-    row_of_piece: np.ndarray
+    row_of_piece: np.ndarray  # -1 for a piece that is only context
 
 
 def find_tags(sentences: Sequence[TaggedSentence], source: str = "training data") -> tuple[str, ...]:
@@ -102,6 +102,7 @@ def encode_tagged(
     max_length: int,
     stride: int | None = None,
     document_context: bool = False,
+    chosen: Sequence[int] | None = None,
     source: str = "the sentences",
 ) -> Tagged:
     """Rows [CLS] sentence [SEP]; a sentence that is too long for the model becomes overlapping windows.
@@ -120,6 +121,8 @@ def encode_tagged(
             a window, so that a token has a quarter of a window on either side in one of them, if the sentence does.
         document_context: fill each row with the text before and after in the same document, with the same number of
             tokens on both sides if possible. (A file without -DOCSTART- is one document.)
+        chosen: numbers of the sentences that are to be learnt or predicted, in rising order; the
+            others have no rows, and only serve them as context. None: all.
         source: the file of the sentences, for messages.
 
     Raises:
@@ -137,7 +140,8 @@ def encode_tagged(
     ends = bounds[np.cumsum(word_counts)]
     spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
     documents = _documents(spans, [sentence.document for sentence in sentences]) if document_context else None
-    rows = _rows(spans, documents, room, max(1, room // 2) if stride is None else stride)
+    picked = np.arange(len(sentences)) if chosen is None else np.asarray(chosen, np.int64)
+    rows = _rows(spans, picked, documents, room, max(1, room // 2) if stride is None else stride)
     labels = None
     if tags is not None and all(sentence.tags is not None for sentence in sentences):
         labels = np.full(len(ids), IGNORED_LABEL, np.int32)
@@ -146,7 +150,8 @@ def encode_tagged(
     # For each token its row, and its distance from the row's first token.
     row, starts = rows.row_of_piece, np.cumsum(encoded.row_lengths) - encoded.row_lengths
     positions = starts[row] + special_tokens_before(tokenizer) + np.arange(len(ids)) - rows.begins[row]
-    return Tagged(encoded, positions, lengths, word_counts)
+    has_row = np.isin(np.arange(len(sentences)), picked)
+    return Tagged(encoded, positions[row >= 0], lengths[np.repeat(has_row, word_counts)], word_counts[picked])
 
 
 def special_tokens_before(tokenizer: Tokenizer) -> int:
@@ -259,11 +264,11 @@ def _documents(spans: np.ndarray, numbers: list[int]) -> np.ndarray:
     return np.repeat(np.stack([spans[first, 0], spans[last, 1]], axis=1), last - first + 1, axis=0)
 
 
-def _rows(spans: np.ndarray, documents: np.ndarray | None, room: int, stride: int) -> _Rows:
-    begins, ends, best = [], [], []
-    for number, (first, last) in enumerate(spans.tolist()):
+def _rows(spans: np.ndarray, chosen: np.ndarray, documents: np.ndarray | None, room: int, stride: int) -> _Rows:
+    begins, ends, best = [], [], np.full(spans[-1, 1], -1, np.int64)
+    for number, (first, last) in zip(chosen.tolist(), spans[chosen].tolist(), strict=True):
         found = windows(last - first, room, stride)
-        best.append(best_windows(last - first, found) + len(begins))
+        best[first:last] = best_windows(last - first, found) + len(begins)
         for start, length in found:
             begin, end = first + start, first + start + length
             if documents is not None:
@@ -272,7 +277,7 @@ def _rows(spans: np.ndarray, documents: np.ndarray | None, room: int, stride: in
                 end = min(high, begin + room)
             begins.append(begin)
             ends.append(end)
-    return _Rows(np.array(begins, np.int64), np.array(ends, np.int64), np.concatenate(best).astype(np.int64))
+    return _Rows(np.array(begins, np.int64), np.array(ends, np.int64), best)
 
 
 def _encoded(tokenizer: Tokenizer, ids: np.ndarray, labels: np.ndarray | None, rows: _Rows) -> Encoded:

@@ -167,6 +167,34 @@ def test_context_is_filled_up_from_both_sides_of_the_same_document(tokenizer):
     assert labels[3:] == [[0, 0], [1, no, no], [no, 0, 0]]
 
 
+@pytest.mark.parametrize("document_context", [False, True])
+def test_chosen_sentences_have_the_rows_that_they_have_among_all(tokenizer, document_context):
+    sentences = [
+        sentence("a bxy c", "O B-PER O"),  # as the next, longer than a row
+        sentence("d e f g h i j", "B-PER O O O I-PER O O"),
+        TaggedSentence((), (), 0, 3),
+        sentence("e f", "O I-PER"),
+        sentence("g h ?", "B-PER O O", document=1),
+    ]
+
+    def encoded(chosen=None):
+        return encode_tagged(
+            tokenizer, sentences, TAGS, max_length=6, stride=3, document_context=document_context, chosen=chosen
+        )
+
+    whole = encoded()
+    rows_of_each = [2, 2, 1, 1, 1]
+    begins = np.cumsum([0, *rows_of_each])
+    for chosen in ([0, 3], [1], [1, 2, 4], [4], [*range(5)]):
+        tagged = encoded(chosen)
+        numbers = [row for number in chosen for row in range(begins[number], begins[number + 1])]
+        for name in ("input_ids", "labels"):
+            found, expected = rows_of(tagged, name), [rows_of(whole, name)[row] for row in numbers]
+            assert list(map(list, found)) == list(map(list, expected))
+        gold = [list(sentences[number].tags or ()) for number in chosen]
+        assert tags_of(tagged, rows_of(tagged, "labels"), TAGS) == gold
+
+
 def test_a_sentence_longer_than_the_model_has_context_in_its_last_window(tokenizer):
     sentences = [sentence("a b c d e", "O O O O O"), sentence("f g", "O O")]
     tagged = encode_tagged(tokenizer, sentences, TAGS, max_length=6, stride=4, document_context=True)

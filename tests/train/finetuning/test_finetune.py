@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -353,12 +354,47 @@ def test_a_run_whose_files_have_other_contents_does_not_resume(place: Path, tmp_
 
 
 @pytest.mark.slow
+def test_another_folder_of_data_is_said(place: Path, tmp_path: Path, capsys):
+    """Whatever it holds, as for another file."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        for split in ("train", "dev"):
+            shutil.copy(place / f"{split}.csv", tmp_path / name)
+    write_csv(tmp_path / "new/dev.csv", sentences(21, seed=5))
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", "epochs=1"]
+    assert finetune.main([*argv, f"data={tmp_path / 'old'}"]) == EXIT_DONE
+    before = (tmp_path / "run/config.json").read_bytes()
+    assert exit_code(finetune.main, [*argv, f"data={tmp_path / 'new'}"]) == 2
+    assert f"became '{tmp_path / 'new'}'); say allow_change=data to continue" in capsys.readouterr().err
+    assert (tmp_path / "run/config.json").read_bytes() == before
+    assert finetune.main([*argv, f"data={tmp_path / 'new'}", "allow_change=data"]) == EXIT_DONE
+
+
+@pytest.mark.slow
 def test_a_share_of_train_is_no_file_of_its_own(tmp_path: Path, place: Path):
     """Another train file needs its own word alone, though dev is a share of it."""
     one, other = (write_csv(tmp_path / f"{seed}.csv", sentences(24, seed=seed)) for seed in (1, 2))
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={tmp_path / 'run'}", "dev=0.25", "epochs=1"]
     assert finetune.main([*argv, f"train={one}"]) == EXIT_DONE
     assert finetune.main([*argv, f"train={other}", "allow_change=train"]) == EXIT_DONE
+
+
+def test_the_processes_of_a_job_compare_what_their_files_hold(place: Path, monkeypatch, capsys):
+    """Files on another disk may have other rows, and so other batches, under the same names."""
+    told: list[dict[str, Any]] = []
+
+    def differ(facts: dict[str, Any]) -> None:
+        told.append(facts)
+        raise UserError("the processes must run the same: train")
+
+    monkeypatch.setattr(finetune, "in_a_job", lambda: True)
+    monkeypatch.setattr(finetune, "same_everywhere", differ)
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'differing'}", *files(place)]
+    assert exit_code(finetune.main, argv) == 2
+    assert "the processes must run the same" in capsys.readouterr().err and not (place / "differing").exists()
+    sums = {name: sha256((place / f"{name}.csv").read_bytes()).hexdigest() for name in ("train", "dev", "test")}
+    sums["tokenizer"] = Tokenizer.load(place / "model").fingerprint
+    assert told == [{f"sha256 of {name}": digits[:12] for name, digits in sums.items()}]
 
 
 def test_a_run_without_a_record_of_its_files_resumes(tmp_path: Path):
@@ -595,9 +631,13 @@ def test_a_run_directory_is_not_used_again_for_another_task(place: Path, table: 
     _files(place, "tag", "txt", write_tagged)
     before = (table / "config.json").read_bytes()
     words = ["task=tag", *(f"{name}={place / f'tag-{name}'}.txt" for name in ("train", "dev"))]
-    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={table}", *words]
-    assert exit_code(finetune.main, argv) == 2
-    assert "task: 'classify' became 'tag'" in capsys.readouterr().err
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={table}"]
+    for changed in (words, [*words, "allow_change=task,train,dev,test,data"]):
+        assert exit_code(finetune.main, [*argv, *changed]) == 2
+        assert "task: 'classify' became 'tag'" in (said := capsys.readouterr().err) and "choose another run=" in said
+        assert "allow_change" not in said and (table / "config.json").read_bytes() == before
+    assert exit_code(finetune.main, [*argv, *files(place), "metric=macro_f1", "allow_change=metric"]) == 2
+    assert "metric: None became 'macro_f1'); choose another run=" in capsys.readouterr().err
     assert (table / "config.json").read_bytes() == before
 
 

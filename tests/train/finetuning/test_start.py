@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
+from bert_jax.training.layer_rates import layer_rates
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
 from train.finetuning.recipe import FinetuneConfig
@@ -158,6 +159,25 @@ def test_missing_or_shared_layers_cannot_be_initialised_randomly(tmp_path, field
     init, _ = source(tmp_path / "model", **fields)
     with pytest.raises(UserError, match=says):
         begun(init, LABELS, reinit_layers=layers)
+
+
+@pytest.mark.parametrize(("freeze", "layers"), [("all", 1), ("3", 1), ("2", 2)])
+def test_what_is_drawn_at_random_is_not_frozen(tmp_path, freeze, layers):
+    init, _ = source(tmp_path / "model")
+    with pytest.raises(
+        UserError, match=rf"freeze={freeze}, reinit_layers={layers}: some of the 3 layers .* leave one of the two out"
+    ):
+        begun(init, LABELS, reinit_layers=layers, freeze=freeze)
+    begun(init, LABELS, reinit_layers=1, freeze="2")
+
+
+def test_a_pooler_that_the_source_lacks_is_not_frozen(tmp_path):
+    init, theirs = source(tmp_path / "model", "mlm")
+    with pytest.raises(UserError, match=r"^freeze: found 'all', and .* has no pooler, .*; say freeze=3, which trains"):
+        begun(init, LABELS, freeze="all")
+    found, fresh = begun(init, LABELS, freeze="3")
+    assert parts_drawn_anew(found, theirs, fresh) == {"classifier", "bert/pooler"}
+    assert layer_rates(BertConfig(**SIZES), freeze="3")("bert/pooler/kernel") == 1
 
 
 def test_many_runs_have_their_own_heads_and_report_it_once(tmp_path, caplog):

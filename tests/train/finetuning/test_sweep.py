@@ -231,13 +231,15 @@ def test_runs_are_shared_out_evenly():
 @pytest.mark.slow
 @pytest.mark.eight_devices
 @pytest.mark.parametrize("more", [["--dry-run"], []], ids=["dry-run", "run"])
-def test_the_rows_of_a_run_need_not_divide_by_the_devices(words: list[str], tmp_path: Path, more: list[str]):
+def test_the_rows_of_a_run_need_not_divide_by_the_devices(words: list[str], tmp_path: Path, more: list[str], capsys):
     """Each device trains whole runs, so that eight devices do not divide a batch of six."""
     few = ["seeds=2", "epochs=1", "batch=6", "eval_batch=9", f"run={tmp_path / 'few'}"]
     assert finetune.main([*words, *few, *more]) == EXIT_DONE
     if not more:
         assert "2 runs on 2 devices" in (tmp_path / "few/run.log").read_text()
         assert len((tmp_path / "few/predictions/dev-predictions.csv").read_text().splitlines()) == 1 + 21
+    else:
+        assert "runs: 2\nlearning_rates: [0.01]\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

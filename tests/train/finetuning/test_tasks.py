@@ -14,10 +14,12 @@ import pytest
 import sklearn.metrics as sk
 
 from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tasks.tags import read_conll
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.predictions import score_rows
 from bert_jax.evaluation.score import score
+from bert_jax.inference.tasks.question_answering import Answers, Candidate
 from tests.train.finetuning.finetune_sources import VOCABULARY, write_choices, write_csv, write_squad, write_tagged
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import find_file, is_prediction
@@ -65,9 +67,10 @@ WORDS = {
 def write_glue(folder: Path, task: str) -> Path:
     labelled, test, _, header = GLUE_LINES[task]
     names = WORDS.get(task, ("0", "1"))
-    head = ["header"] if header else []
+    column = {"mrpc": "Quality", "stsb": "score", "qqp": "is_duplicate", "mnli": "gold_label"}.get(task, "label")
+    head = [labelled.format(label=column)] if header else []
     lines = [*head, *(labelled.format(label=name) for name in names)]
-    tests = ["header", *(test.format(id=100 + number) for number in range(3))]
+    tests = [test.format(id="id" if task == "qqp" else "index"), *(test.format(id=100 + n) for n in range(3))]
     dev, final = ("dev", "test") if task != "mnli" else ("dev_matched", "test_matched")
     for name, content in (("train", lines), (dev, lines), (final, tests)):
         (folder / f"{name}.tsv").write_text("\n".join(content) + "\n", encoding="utf-8")
@@ -104,6 +107,26 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     assert {name: official[name] for name in shared} == pytest.approx({name: own[name] for name in shared}, nan_ok=True)
 
 
+@pytest.mark.parametrize("task", GLUE_LINES)
+def test_a_test_file_of_glue_with_labels_is_read_as_dev_is_and_scored(task: str, tmp_path: Path):
+    """With the columns of the file without labels the text of SST-2 would be its label."""
+    data = write_glue(tmp_path, task)
+    dev = data / ("dev_matched.tsv" if task == "mnli" else "dev.tsv")
+    found = opened(task=task, data=data, test=dev)
+    (split,) = found.tests
+    assert split.labelled and split.examples == found.evaluations[0].examples
+    assert {example.text for example in split.examples} <= {"the film", "who"}
+    odd = data / "odd.tsv"
+    odd.write_text("idx\ttext\tpair\tgroup\nx\tthe film\ta day\ty\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        opened(task=task, data=data, test=odd)
+    assert str(error.value).startswith(f"{odd}: line 1 has 4 columns, the first 'idx'; expected the ")
+    assert str(error.value).endswith(f" columns of {task}'s test file, the first 'index', or those of its dev file")
+    odd.write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"odd.tsv: has no examples"):
+        opened(task=task, data=data, test=odd)
+
+
 def test_predictions_of_very_many_classes_are_made_one_by_one(tmp_path):
     table = write_csv(tmp_path / "table.csv", [("film", f"class {number}") for number in range(500)])
     found = opened(train=table, dev=table)
@@ -127,6 +150,19 @@ def test_of_very_many_labels_those_of_the_example_are_shown_too(tmp_path):
     every, few = (row["probabilities"] for row in found.rows(found.evaluations[0], {"logits": logits}))
     assert len(every) == 150 and {"l3", "l4", "l9"} <= few.keys() and 22 <= len(few) <= 23
     assert few["l9"] == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_rows_that_name_a_few_of_very_many_labels_have_no_macro_f1_by_themselves(tmp_path):
+    """A mean over the labels that happen to be named would be another than the run's."""
+    rows = [("film", "|".join(f"l{n}" for n in range(150))), *(("day", f"l{n}|l{n + 1}") for n in range(3))]
+    train, dev = write_csv(tmp_path / "train.csv", rows), write_csv(tmp_path / "dev.csv", rows[1:])
+    found = opened(train=train, dev=dev, kind="classes")
+    logits = np.random.default_rng(0).normal(size=(3, 150)).astype(np.float32) - 2
+    scores = found.score(found.evaluations[0], {"logits": logits})
+    written = list(found.rows(found.evaluations[0], {"logits": logits}))
+    assert score_rows("classify", written, "dev.jsonl", found.labels) == pytest.approx(scores)
+    del scores["macro_f1"]
+    assert score_rows("classify", written, "dev.jsonl") == pytest.approx(scores)
 
 
 def test_predicted_numbers_are_written_so_that_no_two_of_them_become_one(tmp_path):
@@ -167,6 +203,30 @@ def test_a_tag_that_only_held_out_sentences_have_is_a_tag(tmp_path):
     tagged.write_text(tagged.read_text() + "ann\tB-RARE\n\n", encoding="utf-8")
     for seed in range(12):  # it is held out in some of them
         assert "B-RARE" in opened(task="tag", train=tagged, dev="0.5", split_seed=seed).labels
+
+
+def test_sentences_on_both_sides_of_a_split_keep_their_neighbours_as_context(tmp_path):
+    tags = write_tagged(tmp_path / "tags.txt", 24, seed=1)
+    sentences = list(read_conll(tags))
+    found = opened(task="tag", train=tags, dev="0.25", document_context=True)
+    (dev,) = found.evaluations
+    whole = opened(task="tag", train=tags, dev=tags, document_context=True).evaluations[0]
+    rows = list(found.rows(dev, {"logits": np.zeros((len(dev.encoded), 16, len(found.labels)))}))
+    held = [int(row["id"]) for row in rows]  # the row of train
+    assert len(held) == 6 and held == sorted(set(held)) and held != [*range(6)]
+    assert [row["words"] for row in rows] == [list(sentences[number].words) for number in held]
+    kept = [number for number in range(24) if number not in held]
+    of_file = rows_by_sentence(whole.encoded, sentences)
+    assert rows_by_sentence(dev.encoded, dev.examples) == [of_file[number] for number in held]
+    assert rows_by_sentence(found.train, [sentences[n] for n in kept]) == [of_file[number] for number in kept]
+
+
+def rows_by_sentence(encoded: Any, sentences: list[Any]) -> list[tuple[list[int], list[int]]]:
+    """The tokens and the labels of each sentence's row; of sentences that all fit into one."""
+    assert len(encoded) == len(sentences)
+    ends = np.cumsum(encoded.row_lengths)[:-1]
+    parts = (np.split(encoded.tokens[name], ends) for name in ("input_ids", "labels"))
+    return [(ids.tolist(), labels.tolist()) for ids, labels in zip(*parts, strict=True)]
 
 
 def test_an_empty_text_of_a_users_own_table_is_one_line(tmp_path):
@@ -346,6 +406,11 @@ def test_kornli_is_learnt_from_both_of_its_train_files(tmp_path):
     both = opened(task="kornli", data=tmp_path)
     assert both.train.targets["labels"].tolist() == [1, 1, 2, 0]
     assert len(opened(task="kornli", data=tmp_path, train=snli).train) == 2
+    write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "neutral"))
+    (held,) = opened(task="kornli", data=tmp_path, dev="0.5").evaluations
+    ids = {"the film": "0", "a trip": "1", "ann": "snli_1.0_train.ko.tsv:0", "bob": "snli_1.0_train.ko.tsv:1"}
+    assert [example.id for example in held.examples] == [ids[example.text] for example in held.examples]
+    assert len({example.id.isdecimal() for example in held.examples}) == 2  # one of each file
     write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "odd"))
     with pytest.raises(UserError, match=r"snli_1.0_train.ko.tsv, line 3: the label 'odd' is not in"):
         opened(task="kornli", data=tmp_path)
@@ -645,6 +710,30 @@ def test_a_question_without_answers_is_learnt_and_scored_as_one_that_has_none(tm
     assert [one.id for one in held[0]] == [one.id for one in held[1]]
 
 
+def test_with_null_answers_korquad_compares_characters_too(tmp_path):
+    """By words an answer with another particle has nothing of the gold one."""
+    asked = [("q1", [{"text": "annbob", "answer_start": 0}]), ("q2", []), ("q3", [])]
+    qas = [{"id": id, "question": "who", "answers": given, "is_impossible": not given} for id, given in asked]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "annbob met", "qas": qas}]}]}), encoding="utf-8")
+    expected = {"korquad": (2 * 3 / (3 + 6) + 1 + 0) / 3, "squad2": 1 / 3}
+    for task, f1 in expected.items():
+        found = opened(task=task, train=path, dev=path, null_answers=True)
+        (dev,) = found.evaluations
+        answers = [
+            Answers((Candidate("ann", 0, 3, 2.0, 0.9),), -1.0),
+            Answers((), 3.0),
+            Answers((Candidate("met", 7, 10, 2.0, 0.9),), -1.0),
+        ]
+        found._answers = lambda *_: answers  # noqa: B023
+        scores = found.score(dev, {})
+        assert scores["f1"] == pytest.approx(100 * f1)
+        assert scores["best_f1"] == pytest.approx(100 * (f1 + 1 / 3))  # without the wrong answer to the third
+        assert scores["exact"] == pytest.approx(100 / 3)
+        assert score_rows(task, found.rows(dev, {}), "dev.jsonl") == pytest.approx(scores)
+        assert [row["id"] for row in found.mistakes(dev, {})] == ["q3", "q1"] if task == "korquad" else ["q1", "q3"]
+
+
 def test_the_stride_is_that_of_tags_too(tmp_path):
     """Tokens between the beginnings of two windows; by default half a window."""
     tags = tmp_path / "tags.txt"
@@ -704,6 +793,17 @@ def test_a_dev_file_has_one_of_several_names(tmp_path, task: str, name: str):
     for file in ("train", name):
         (tmp_path / f"{file}.txt").write_text("ann\tB-PER\nmet\tO\n")
     assert opened(task=task, data=tmp_path).evaluations[0].path == tmp_path / f"{name}.txt"
+
+
+def test_the_files_of_korquad_are_found_by_their_published_names(tmp_path):
+    for split in ("train", "dev"):
+        write_squad(tmp_path / f"KorQuAD_v1.0_{split}.json", 3, seed=1)
+    found = opened(task="korquad", data=tmp_path)
+    assert [split.path.name for split in found.evaluations] == ["KorQuAD_v1.0_dev.json"]
+    for task, name in (("korquad", "KorQuAD_v1.0_train"), ("squad1", "train-v1.1"), ("squad2", "train-v2.0")):
+        (tmp_path / task).mkdir()
+        with pytest.raises(UserError, match=rf"^train: .*{task} has no {re.escape(name)}.json \(.jsonl\); say train="):
+            opened(task=task, data=tmp_path / task)
 
 
 def test_the_dev_file_of_questions_may_be_called_validation_as_hugging_face_exports_it(tmp_path):

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,36 @@ def test_the_data_that_a_run_made_of_its_text_moves_with_it(tmp_path: Path):
     for other in ({"text": ("poems/*.txt",)}, {"text": None, "data": "runs/new/data"}):
         with pytest.raises(UserError, match="was started with another config"):
             run.settle_config(dataclasses.replace(before, **other), ())
+
+
+def test_the_files_of_fine_tuning_do_not_move_with_its_run(tmp_path: Path):
+    """There `text` is the name of a column, which stays the same."""
+    run = RunDirectory(str(tmp_path))
+    run.settle_config(FinetuneConfig(data="mails"), ())
+    with pytest.raises(UserError, match=r"data: 'mails' became 'letters'\); say allow_change=data to continue"):
+        run.settle_config(FinetuneConfig(data="letters"), ())
+    run.settle_config(FinetuneConfig(data="letters"), ("data",))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("task", "rte"), ("kind", "number"), ("metric", "macro_f1"), ("model.problem_type", "regression")],
+)
+def test_what_the_scores_of_a_run_are_is_refused_whatever_is_allowed(tmp_path: Path, field: str, value: str):
+    """Another task has other scores; by another metric another model than that in export/ may be the best."""
+    run, config = RunDirectory(str(tmp_path)), FinetuneConfig()
+    run.settle_config(config, ())
+    other = override(config, {field: value})
+    with pytest.raises(UserError, match=rf"say allow_change={field} to continue"):
+        run.settle_config(other, ())
+    before = run.config.read_bytes()
+    (run.checkpoints / "3").mkdir(parents=True)
+    for allowed in ((), (field,)):
+        with pytest.raises(
+            UserError, match=rf"hold another state \({re.escape(field)}: .* became '{value}'\); choose another run="
+        ):
+            run.settle_config(other, allowed)
+    assert run.config.read_bytes() == before
 
 
 def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,14 +45,16 @@ _CONTEXT = 200  # characters of the passage on each side of a wrong answer
 
 
 class AnswerRules(NamedTuple):
-    """A benchmark's score for questions that all have answers; and F1 of two answers, which identifies mistakes."""
+    """A benchmark's score for questions that all have answers; F1 of two answers, which identifies mistakes; and what
+    its files are called besides SQuAD's names, with {split}, train or dev."""
 
     score: Callable[[Iterable[squad.Question], Mapping[str, str]], Scores]
     f1: Callable[[str, str], float]
+    files: tuple[str, ...] = ()
 
 
 SQUAD = AnswerRules(squad.squad1, squad.token_f1)
-KORQUAD = AnswerRules(squad.korquad, squad.character_f1)
+KORQUAD = AnswerRules(squad.korquad, partial(squad.character_f1, empty_rule=True), ("KorQuAD_v1.0_{split}",))
 ANSWER_TASKS = {"squad1": (1, SQUAD), "squad2": (2, SQUAD), "korquad": (1, KORQUAD)}
 """Name of a task -> SQuAD's version, 2 if questions may have no answer, and the rules."""
 
@@ -66,7 +69,9 @@ class AnswerTask:
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
         release = {1: "v1.1", 2: "v2.0"}[version]
-        files = task_files(config, FileNames((f"train-{release}", "train"), ((f"dev-{release}", *FileNames().dev[0]),)))
+        train, dev = ([*(name.format(split=s) for name in rules.files), f"{s}-{release}"] for s in ("train", "dev"))
+        names = FileNames((*train, "train"), ((*dev, *FileNames().dev[0]),), suffixes=(".json", ".jsonl"))
+        files = task_files(config, names)
         if config.class_weights != "none" or config.label_smoothing:
             raise UserError("class_weights, label_smoothing: need one class per example; leave them out for answers")
         self._config, self._tokenizer, self._rules = config, tokenizer, rules
@@ -188,7 +193,9 @@ class AnswerTask:
     def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
         """Scores of the predicted texts; with null answers as `squad2_scores`."""
         gold = _gold(split.examples)
-        return squad2_scores(gold, said, best, odds) if self._null_answers else self._rules.score(gold, said)
+        if self._null_answers:
+            return squad2_scores(gold, said, best, odds, characters=self._rules is KORQUAD)
+        return self._rules.score(gold, said)
 
     @property
     def _threshold(self) -> float | None:

@@ -22,7 +22,7 @@ from bert_jax.data.tasks.labelled_text import (
     label_ids,
     read_table,
 )
-from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
+from bert_jax.data.tasks.published import GLUE, has_glue_labels, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import MOST_RANKED, diagnostic_scores, glue_scores, ranking_scores, table_scores
@@ -104,6 +104,8 @@ class ClassifyTask:
         files = task_files(config, layout.files)
         self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
         sources = [(path, _examples_of(layout.read, path)) for path in (files.train, *files.more)]
+        for path, some in sources[1:]:  # each file counts its rows from 0, and dev=SHARE may hold out two of one number
+            some[:] = [example._replace(id=f"{path.name}:{example.id}") for example in some]
         examples = [example for _, some in sources for example in some]
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
@@ -300,8 +302,11 @@ def glue_layout(task: str) -> Layout:
     """The layout of a GLUE task: files named as in its download."""
     glue = GLUE[task]
 
-    def read(path: Path, *, labelled: bool) -> list[LabelledText]:
-        return list(read_glue(task, path, labelled=labelled))
+    def read(path: Path) -> list[LabelledText]:
+        return list(read_glue(task, path))
+
+    def read_test(path: Path) -> list[LabelledText]:
+        return list(read_glue(task, path, labelled=has_glue_labels(task, path)))
 
     def score(gold: np.ndarray, found: np.ndarray) -> Scores:
         return glue_scores(task, gold, found)
@@ -313,8 +318,8 @@ def glue_layout(task: str) -> Layout:
         submissions["diagnostic"] = "AX.tsv"
     return Layout(
         FileNames(dev=tuple((name,) for name in glue.dev), test=tuple((name,) for name in glue.test)),
-        partial(read, labelled=True),
-        partial(read, labelled=False),
+        read,
+        read_test,
         "class" if glue.labels else "number",
         glue.labels,
         glue.metric,

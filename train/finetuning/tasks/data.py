@@ -217,13 +217,15 @@ def share_of(dev: str | None) -> float | None:
 class FileNames(NamedTuple):
     """Possible names of a task's files, without suffix; the first that exists is used.
 
-    `dev` and `test` have one tuple of names per file. `more`: further training files, used if they exist.
+    `dev` and `test` have one tuple of names per file. `more`: further training files, used if they exist. `suffixes`:
+    those that a message names, the usual one first.
     """
 
     train: tuple[str, ...] = ("train",)
     dev: tuple[tuple[str, ...], ...] = (("dev", "validation", "valid", "val"),)
     test: tuple[tuple[str, ...], ...] = (("test",),)
     more: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = tuple(filter(None, SUFFIXES))
 
 
 class TaskFiles(NamedTuple):
@@ -257,7 +259,7 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 
     train = looked_for("train", [names.train])
     if not train:
-        first, *others = filter(None, SUFFIXES)
+        first, *others = names.suffixes
         where = f"{config.data} has no {names.train[0]}{first} ({', '.join(others)})" if config.data else "not given"
         raise UserError(f"train: {where}; say train=FILE, or data=DIR of a folder that has it")
     dev = looked_for("dev", names.dev)

@@ -87,20 +87,27 @@ class TagTask:
         read, read_test = partial(_sentences_of, layout.read), partial(_sentences_of, layout.read_test)
         sentences = read(files.train)
         self.labels = layout.labels(sentences, str(files.train))
-        train, held = with_held_out(config, sentences, layout.group)
-        warn_of_lost(config.dev, sorted(_tags_in(held) - _tags_in(train)))
-        self.train = self._split("train", files.train, train).encoded
+        # By number, since the neighbours of a sentence are its context on whichever side of the split they are.
+        train, self._held = with_held_out(
+            config, [*range(len(sentences))], lambda number: layout.group(sentences[number])
+        )
+        lost = _tags_in([sentences[n] for n in self._held]) - _tags_in([sentences[n] for n in train])
+        warn_of_lost(config.dev, sorted(lost))
+        self.train = self._split("train", files.train, sentences, train).encoded
         self.trained_on = (files.train,)
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
-        self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
+        self.evaluations, self.tests = read_splits(files, [], read, read_test, self._split)
+        if self._held:
+            self.evaluations = (self._split("dev", files.train, sentences, self._held),)
         gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
         self.metric = checked_metric(config.metric or layout.totals[0], layout.score(gold, gold), config.task)
         labels = self.train.tokens["labels"]
         self._most = self.labels[np.bincount(labels[labels >= 0]).argmax()]
         self.baseline = f"always {self._most!r}, the most frequent tag of train"
 
-    def _split(self, name: str, path: Path, sentences: list[TaggedSentence]) -> Split:
+    def _split(self, name: str, path: Path, sentences: list[TaggedSentence], chosen: list[int] | None = None) -> Split:
+        """The split of a file's sentences, or of the `chosen` ones by number."""
         tagged = encode_tagged(
             self._tokenizer,
             sentences,
@@ -108,9 +115,11 @@ class TagTask:
             max_length=self._config.max_length,
             stride=self._config.stride,
             document_context=self._config.document_context,
+            chosen=chosen,
             source=str(path),
         )
-        return Split(name, path, sentences, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
+        examples = sentences if chosen is None else [sentences[number] for number in chosen]
+        return Split(name, path, examples, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         """`tag_scores` of entities, `word_scores` of the labels of words."""
@@ -130,8 +139,9 @@ class TagTask:
 
     def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         rows = []
-        told = zip(split.examples, self._tags(split, outputs), self._chances(split, outputs), strict=True)
-        for number, (sentence, tags, chances) in enumerate(told):
+        numbers = self._held if self._held and split is self.evaluations[0] else range(len(split.examples))
+        told = zip(numbers, split.examples, self._tags(split, outputs), self._chances(split, outputs), strict=True)
+        for number, sentence, tags, chances in told:
             gold = {} if sentence.tags is None else {"gold": list(sentence.tags)}
             found = {"label": tags, "probability": chances}
             rows.append({"id": str(number), "words": list(sentence.words)} | gold | found)
