@@ -204,6 +204,8 @@ def test_a_prompt_is_put_before_the_texts_of_a_pipeline_a_call_or_a_verb(folder,
     np.testing.assert_array_equal(TextEmbedding(folder, runtime="xla", prompt="hello ")(texts), want)
     with pytest.raises(UserError, match="prompt=3: expected a text"):
         embed(texts, prompt=3)
+    with pytest.raises(UserError, match="prompt is not valid Unicode"):
+        embed(texts, prompt="\udce9")
     (tmp_path / "lines.txt").write_text("\n".join(texts) + "\n")
     verb = ["embed", str(folder), str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--runtime", "xla"]
     assert main([*verb, "--prompt", "hello "]) == 0
