@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.cli.program import error_line
 from bert_jax.errors import UserError
-from bert_jax.files import writable
+from bert_jax.files import temporary_beside, writable
 
 CHUNK = 256  # items per call of a pipeline
 
@@ -107,8 +107,7 @@ def results_to(path: str | None, *, overwrite: bool) -> Generator[None]:
         yield
         return
     target = new_file(path, overwrite=overwrite)
-    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    part.unlink(missing_ok=True)
+    part = temporary_beside(target)
     try:
         with part.open("x", encoding="utf-8") as file, contextlib.redirect_stdout(file):
             yield

@@ -165,7 +165,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
         "save what comes from it in a file": "a copy, which is no command of ours",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",
-        "remove the parts and make them again": "tests/cli/test_shards.py",
+        "remove both and make it again": "tests/cli/test_shards.py",
     }
     assert not_run(sorted((ROOT / "bert_jax/cli").glob("*.py")), [*tried, *elsewhere]) == []
 

@@ -188,7 +188,7 @@ def _to_file(
     arguments: argparse.Namespace,
     path: Path | None = None,
     first: int = 0,
-    complete: Callable[[str | None], None] = lambda unanswered: None,
+    complete: Callable[[int, str | None], None] = lambda size, unanswered: None,
 ) -> None:
     """Writes the vectors of lines into a file, or continues it.
 
@@ -196,7 +196,8 @@ def _to_file(
         model, lines, arguments: of the verb.
         path: the file; None: --output.
         first: the number of the first line, from 0, for messages.
-        complete: called when all vectors are written, before the file gets its name; with what has no vector, or None.
+        complete: called when all vectors are written, before the file gets its name; with its bytes, and what has no
+            vector, or None.
 
     Raises:
         Unanswered: some lines have no vector.
@@ -221,7 +222,7 @@ def _to_file(
                 say(f"{file.rows:,} lines, {rate:,.0f} a second")
         total = f"{file.missing} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)"
         unanswered = total if file.missing else None
-        complete(unanswered)
+        complete(file.size, unanswered)
         path, by = file.finish(), " in ".join(computed_by(model).values())
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
     if unanswered:
