@@ -150,7 +150,7 @@ def _similar(arguments: argparse.Namespace) -> None:
     answered = ((query, query if isinstance(query, UserError) else found) for query, found in pairs)
     serve(answered, show, as_json=arguments.json, in_json=lambda _, found: [_with_line(row) for row in found])
     if unread:
-        raise UserError(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector")
+        raise Unanswered(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector")
 
 
 def _with_line(row: dict[str, Any]) -> dict[str, Any]:

@@ -499,4 +499,8 @@ def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path,
     assert "1 of 3 texts could not be answered" in err.splitlines()[1]
     (tmp_path / "q").write_bytes(b"hello world\n")
     assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert "1 of 3 lines of" in err.splitlines()[-1]
+    assert main([*argv, "--output", str(tmp_path / "found")]) == 2
     assert "1 of 3 lines of" in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "found").read_text() == out
