@@ -346,6 +346,11 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
             ["convert", "{run}", "{tmp}/mine.txt/x"],
             "{tmp}/mine.txt/x: cannot be created, because {tmp}/mine.txt is not a folder",
         ),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--max-shard-size", "1GB"],
+            "--max-shard-size 1GB: --to onnx writes the weights in one file; leave it out",
+        ),
+        (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--max-shard-size", "1GB"], "--to tf1 writes the weights in"),
         (["convert", "{run}", "{tmp}/x", "--int8"], "--to hf stores float32; expected --to onnx"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--score", "stsb=x"], "measure what int8 costs; add --int8"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--calibrate", "a.txt"], "the ranges of int8; add --int8"),

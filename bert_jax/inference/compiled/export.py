@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 LENGTHS = (32, 128, 512)
+_FILL = "fill-mask"
+_FILLED = 8  # masks, and tokens for each
 
 
 def export_compiled(
@@ -64,8 +66,8 @@ def export_compiled(
     platforms: Sequence[str] = USUAL_PLATFORMS,
     dtype: str = "float32",
     pooling: str | None = None,
-    masks: int = 8,
-    top_k: int = 8,
+    masks: int | None = None,
+    top_k: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -88,8 +90,8 @@ def export_compiled(
         dtype: "float32" or "bfloat16", the type of the matrix products' operands. bfloat16 products return float32 on a
             CPU and bfloat16 on an accelerator (`stream_dtype`); a program for both kinds of platform contains both.
         pooling: for embed; see `TextEmbedding`.
-        masks: for fill-mask, the number of mask positions per row.
-        top_k: for fill-mask, the number of tokens per mask.
+        masks: for fill-mask, the number of mask positions per row; None: 8.
+        top_k: for fill-mask, the number of tokens per mask; None: 8.
         overwrite: replace `directory` if it is a folder that this function wrote; else it must not exist.
         progress: called with (programs done, total programs) after each.
 
@@ -107,8 +109,10 @@ def export_compiled(
     platforms = _checked_platforms(platforms, dtype)
     if task not in TASKS:
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
-    if pooling is not None and task != "embed":
-        raise UserError(f"pooling={pooling!r}: expected only with task embed, found task {task}")
+    for name, value, needed in (("pooling", pooling, "embed"), ("masks", masks, _FILL), ("top_k", top_k, _FILL)):
+        if value is not None and task != needed:
+            raise UserError(f"{name}={value!r}: expected only with task {needed}, found task {task}")
+    masks, top_k = (_FILLED if value is None else value for value in (masks, top_k))
     options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_seq_len": ANY_LENGTH}}
     model = TASKS[task](source, dtype=dtype, runtime="xla", **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)

@@ -399,6 +399,8 @@ def test_invalid_arguments_are_reported_and_write_nothing(made, tmp_path):
         ({"platforms": []}, "expected some of"),
         ({"dtype": "float16"}, "dtype='float16'"),
         ({"task": "fill-mask", "pooling": "cls"}, "pooling='cls': expected only with task embed"),
+        ({"masks": 3}, "masks=3: expected only with task fill-mask, found task embed"),
+        ({"top_k": 8}, "top_k=8: expected only with task fill-mask, found task embed"),
         ({"task": "text-classification"}, "needs 'sequence-classification'"),
         ({"task": "fill-mask", "top_k": 0}, "top_k=0"),
     ):
