@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.program import error_line
+from bert_jax.cli.program import error_line, in_own_options
 from bert_jax.errors import UserError
 from bert_jax.files import temporary_beside, writable
 
@@ -63,7 +63,7 @@ def serve(
         wrong += 1
         first = result if count == 1 else first
         if as_json:
-            write(to_json({"error": str(result)}))
+            write(to_json({"error": in_own_options(result)}))
         elif count == 1 and not is_part:
             waiting = result  # if there is no second item, its error is all that there is to say
         else:
@@ -73,7 +73,7 @@ def serve(
 
 def _say_in_place(error: UserError) -> None:
     write("")
-    say(error_line(error))
+    say_error(error)
 
 
 def refuse_unanswered(wrong: int, count: int, items: str, first: UserError | None) -> None:
@@ -150,6 +150,11 @@ def to_json(value: Any) -> str:
 def write(text: str) -> None:
     """Writes one or more lines to stdout."""
     sys.stdout.write(text + "\n")
+
+
+def say_error(error: UserError) -> None:
+    """Writes the line of an error of one item to stderr."""
+    say(error_line(in_own_options(error)))
 
 
 def say(text: str) -> None:

@@ -21,9 +21,8 @@ from bert_jax.cli.arguments import (
     add_texts,
     running,
 )
-from bert_jax.cli.program import error_line
 from bert_jax.cli.shards import PartFile, add_shard, computed_by, count_of, described
-from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
+from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, say_error, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.cli.vector_file import VectorFile, join_parts
 from bert_jax.errors import UserError
@@ -141,7 +140,7 @@ def _similar(arguments: argparse.Namespace) -> None:
     )
     unread = [line for line in corpus if isinstance(line, UserError)]
     for line in unread:
-        say(error_line(line))
+        say_error(line)
 
     def show(query: str, found: list[dict[str, Any]]) -> str:
         return "\n".join([query, *(f"  {row['score']:.4f}  {row['corpus_id'] + 1}  {row['text']}" for row in found)])
@@ -214,7 +213,7 @@ def _to_file(
         while some := list(islice(results, _AT_ONCE)):
             for result in some:
                 if isinstance(result, UserError):
-                    say(error_line(result))
+                    say_error(result)
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
                 told = time.monotonic()
