@@ -175,6 +175,14 @@ def test_similar_puts_the_prompts_of_the_folder_before_queries_and_texts(tmp_pat
     output = capsys.readouterr()
     assert [row["line"] - 1 for row in json.loads(output.out)] == [row for row, _ in ranked("hello ", "world low ")[0]]
     assert "prompts: 'hello ' before each query, 'world low ' before each line" in output.err
+    for options, prompts in (
+        (["--prompt", ""], ("", "")),
+        (["--prompt=", "--query-prompt", "low "], ("low ", "")),
+        (["--query-prompt="], ("", "world low ")),
+    ):
+        assert main([*verb, *options]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row["score"] for row in rows] == pytest.approx([score for _, score in ranked(*prompts)[0]], abs=1e-5)
 
 
 def test_similar_compares_as_the_folder_says(tmp_path):
