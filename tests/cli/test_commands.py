@@ -226,6 +226,13 @@ def test_info_says_how_a_folder_makes_vectors(export, tmp_path, capsys):
     assert f"vectors     {told}: 'query: '\n" in output(capsys, "info", str(folder))
     found = json.loads(output(capsys, "info", str(folder), "--json"))["vectors"]
     assert (found["pooling"], found["max_length"], found["similarity"]) == ("mean+normalize", 12, "dot")
+    assert (found["lower_case"], found["include_prompt"]) == (False, True)
+    other = shutil.copytree(export, tmp_path / "other")
+    write_modules(other, Vectors("mean", lower_case=True, include_prompt=False), 16, 12)
+    told = "mean; of at most 12 tokens; of texts in lower case; compared by cosine; a prompt's tokens are left out"
+    assert f"vectors     {told} of the pooling\n" in output(capsys, "info", str(other))
+    found = json.loads(output(capsys, "info", str(other), "--json"))["vectors"]
+    assert (found["lower_case"], found["include_prompt"]) == (True, False)
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.Dense"
     (folder / "modules.json").write_text(json.dumps(modules))
