@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import NoReturn, TextIO
 
 from bert_jax.cli.arguments import Parser
-from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words, write_utf8
+from bert_jax.cli.program import begin, command_line, error_line, in_own_options, in_own_words, own_name, write_utf8
 from bert_jax.cli.shards import own_shard
 from bert_jax.cli.streaming import results_to
 from bert_jax.cli.training import PROGRAMS, checkout, programs, start
@@ -98,6 +98,8 @@ def run(argv: Sequence[str]) -> int:
         return start(name, words, f"{command_line()} {name}")
     parser, verb = make_parser(name), verb_of(name)
     arguments = parser.parse_intermixed_args(words)
+    elsewhere = {"allow_missing": "python -m bert_jax convert SRC DST --allow-missing"}
+    begin(own_name(), elsewhere | parser.options() | dict(verb.keywords))
     if verb.runs_model:
         from bert_jax.runtime.cpu import use_all_cores
 
@@ -110,8 +112,7 @@ def run(argv: Sequence[str]) -> int:
         with results_to(output, overwrite=getattr(arguments, "overwrite", False)):
             verb.run(arguments)
     except UserError as error:
-        elsewhere = {"allow_missing": "python -m bert_jax convert SRC DST --allow-missing"}
-        raise UserError(as_options(str(error), elsewhere | parser.options() | dict(verb.keywords))) from error
+        raise UserError(in_own_options(error)) from error
     return EXIT_DONE
 
 

@@ -13,6 +13,7 @@ import math
 import os
 import stat
 import sys
+import uuid
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -238,7 +239,7 @@ def write_json(path: "Path | epath.Path", value: Any) -> None:
 def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) -> None:
     """Writes a file atomically: at every moment it has either its old content or the new one.
 
-    Writes to a bucket are atomic. On a disk this writes .NAME.PROCESS.tmp beside the file, fsyncs it, renames it, and
+    Writes to a bucket are atomic. On a disk this writes `temporary_beside` the file, fsyncs that, renames it, and
     fsyncs the folder.
 
     Args:
@@ -252,7 +253,7 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
     if is_remote(path):
         path.write_bytes(bytes(data))
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     try:
         write_synced(temporary, data)
         os.replace(temporary, path)
@@ -261,6 +262,14 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
             temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def temporary_beside(path: "Path | epath.Path") -> "Path | epath.Path":
+    """A hidden name in the folder of a local file that no other program takes, .NAME.8 hexadecimal digits.tmp.
+
+    Processes of several hosts, and of several containers on one, can have the same number and share a disk.
+    """
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:

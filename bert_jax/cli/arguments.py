@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -23,6 +24,7 @@ TEXTS = """texts, files with one text per line, or - for stdin, which is the def
 is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
 FASTEST = "bfloat16 on a CPU that has instructions for it, else float32"
 _NO_VALUE = re.compile("--[a-z-]+=")
+_MAY_BE_EMPTY = ("--prompt", "--query-prompt")  # which puts nothing before texts where the folder has a prompt
 
 
 class Verb(NamedTuple):
@@ -55,8 +57,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # Not even a text is empty on purpose, and an empty path would be the folder where one is.
-        for number, word in enumerate(sys.argv[1:] if args is None else args, start=1):
-            if not word or _NO_VALUE.fullmatch(word):
+        words = sys.argv[1:] if args is None else args
+        for number, (before, word) in enumerate(pairwise(["", *words]), start=1):
+            option = word.removesuffix("=") or before
+            if (not word or _NO_VALUE.fullmatch(word)) and option not in _MAY_BE_EMPTY:
                 raise UserError(f"argument {number} ({word!r}) is empty; is a variable of the shell not set?")
         return super().parse_known_args(args, namespace)
 
@@ -131,7 +135,8 @@ def add_pooling(parser: argparse.ArgumentParser) -> None:
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
     """Adds --prompt of the vectors."""
-    parser.add_argument("--prompt", metavar="TEXT", help="put before each text; default: as the folder says")
+    what = 'put before each text; "" puts nothing there; default: as the folder says'
+    parser.add_argument("--prompt", metavar="TEXT", help=what)
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bert_jax.cli.training import PROGRAMS
 
 _TRAINING = re.compile(rf"python -m train\.({'|'.join(PROGRAMS)})\b")
 _own_name = ""
+_own_options: Mapping[str, str] = {}
 
 
 def command_line() -> str:
@@ -23,10 +25,15 @@ def command_line() -> str:
     return "bert-jax" if Path(sys.argv[0]).stem == "bert-jax" else "python -m bert_jax"
 
 
-def begin(name: str) -> None:
-    """Sets the name of the program that runs now, such as "bert-jax classify" or "python -m train.pretrain"."""
-    global _own_name
-    _own_name = name
+def begin(name: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Sets the program that runs now.
+
+    Args:
+        name: such as "bert-jax classify" or "python -m train.pretrain".
+        options: its options, by the library's keywords.
+    """
+    global _own_name, _own_options
+    _own_name, _own_options = name, options
 
 
 def write_utf8() -> None:
@@ -66,6 +73,11 @@ def as_options(text: str, options: Mapping[str, str]) -> str:
         return f"{options[name]} {','.join(map(str, value)) if isinstance(value, tuple | list) else value}"
 
     return _KEYWORD.sub(option, text)
+
+
+def in_own_options(error: object) -> str:
+    """The message of an error of the library, with its keywords as options of the program that runs now."""
+    return as_options(str(error), _own_options)
 
 
 _KEYWORD = re.compile(r"(?<![\w.])([a-z_]+)=(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;:()'\[\]]+)")

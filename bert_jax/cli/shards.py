@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -18,8 +19,10 @@ from typing import Any, NamedTuple
 from bert_jax.cli.streaming import CHUNK, Unanswered, answered_by, new_file, results_to, say, serve
 from bert_jax.cli.texts import is_text
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import read_object, sync, write_json
+from bert_jax.files import check_name, read_object, sync, temporary_beside, write_json
 from bert_jax.runtime.cluster import number_and_count
+
+_SIZE, _UNANSWERED = "bytes", "unanswered"  # the facts of a part that the others need not share
 
 
 class Share(NamedTuple):
@@ -124,31 +127,33 @@ class PartFile:
         self.path = shard.path(self._output)
         self._facts = {"total": total, **made_of}
         found = self._found(shard)
-        self.unanswered: str | None = found.pop("unanswered", None) if found else None
+        self.unanswered: str | None = _of_part(found)[_UNANSWERED] if found else None
         self.is_done = found == self._facts
         if not self.is_done:
             new_file(self.path, overwrite=overwrite)
+            # Before there are new facts, which would make the old part complete if the program were killed.
+            self.path.unlink(missing_ok=True)
+            _facts_of(self.path).unlink(missing_ok=True)
 
-    def complete(self, unanswered: str | None = None) -> None:
+    def complete(self, size: int, unanswered: str | None = None) -> None:
         """Writes the facts; the caller then gives the file its name, which makes the part complete.
 
         Args:
+            size: the bytes of the file.
             unanswered: says which texts have no result; None: all have one.
         """
-        write_json(_facts_of(self.path), self._facts | ({"unanswered": unanswered} if unanswered else {}))
+        facts = {**self._facts, _SIZE: size} | ({_UNANSWERED: unanswered} if unanswered else {})
+        write_json(_facts_of(self.path), facts)
 
-    def join(
-        self, head: Callable[[int], bytes] | None = None, header: int = 0, *, row_bytes: int | None = None
-    ) -> None:
+    def join(self, head: Callable[[int], bytes] | None = None, header: int = 0) -> None:
         """Joins all parts if all are complete, and removes them; otherwise says which are missing.
 
         Args:
             head: makes the first bytes of the whole file, given the number of texts.
             header: bytes at the beginning of each part that are left out.
-            row_bytes: the size of a text's result; None: these differ.
 
         Raises:
-            UserError: the parts were not made of the same, or have not the size of all results.
+            UserError: the parts were not made of the same, or one has another size than when it was written.
         """
         parts = [Share(number, self._shard.count) for number in range(1, self._shard.count + 1)]
         found = {part: self._found(part) for part in parts}
@@ -158,9 +163,10 @@ class PartFile:
             some = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
             say(f"wrote {self.path}; parts of {self._output} that are not yet complete: {some}")
             return
+        sizes = {}
         for part, facts in found.items():
             assert facts is not None
-            facts.pop("unanswered", None)
+            sizes[part] = _of_part(facts)[_SIZE]
             for name in {**self._facts, **facts}:
                 if facts.get(name) != self._facts.get(name):
                     same = f" with the same --{name}" if name in ("runtime", "dtype") else ""
@@ -168,21 +174,20 @@ class PartFile:
                         f"{part.path(self._output)}: was made with {name}={quoted(facts.get(name))}, and {self.path} "
                         f"with {quoted(self._facts.get(name))}; remove one of them and make it again{same}"
                     )
-        whole = self._output.with_name(f".{self._output.name}.{os.getpid()}.tmp")
+        whole = temporary_beside(self._output)
         try:
-            if row_bytes is not None:
-                rows = sum(max(part.path(self._output).stat().st_size - header, 0) for part in parts) / row_bytes
-                if rows != self._facts["total"]:
-                    raise UserError(
-                        f"{self._output}: its parts have {rows:,.10g} rows for {self._facts['total']:,} texts; remove "
-                        "the parts and make them again"
-                    )
             with whole.open("wb") as file:
                 file.write(head(self._facts["total"]) if head else b"")
                 for part in parts:
+                    begin = file.tell()
                     with part.path(self._output).open("rb") as one:
                         one.seek(header)
                         shutil.copyfileobj(one, file, 16 << 20)
+                    if (copied := header + file.tell() - begin) != sizes[part]:
+                        raise UserError(
+                            f"{part.path(self._output)}: has {copied} bytes, and had {quoted(sizes[part])} when it was "
+                            "written; copy it again with its .json file, or remove both and make it again"
+                        )
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(whole, self._output)
@@ -206,6 +211,11 @@ class PartFile:
         return (read_object(_facts_of(path), optional=True) or None) if path.exists() else None
 
 
+def _of_part(facts: dict[str, Any]) -> dict[str, Any]:
+    """Takes what is of one part alone out of its facts, and returns that."""
+    return {name: facts.pop(name, None) for name in (_SIZE, _UNANSWERED)}
+
+
 def _facts_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
@@ -217,8 +227,17 @@ def computed_by(predict: Any) -> dict[str, str]:
 
 
 def described(words: Iterable[str]) -> list[Any]:
-    """The texts and files of a command line, as the facts of a part have them: the same for copies on other hosts."""
-    return [word if is_text(word) else {"file": Path(word).name, "bytes": Path(word).stat().st_size} for word in words]
+    """The texts and files of a command line, as the facts of a part have them: the same for copies on other hosts.
+
+    Raises:
+        UserError: the name of a file is not UTF-8.
+    """
+    return [word if is_text(word) else _file(Path(word)) for word in words]
+
+
+def _file(path: Path) -> dict[str, Any]:
+    check_name(path.name)
+    return {"file": path.name, "bytes": path.stat().st_size}
 
 
 def serve_shard(
@@ -260,6 +279,8 @@ def serve_shard(
         return
     others = ("source", "texts", "output", "overwrite", "shard", "batch_size")
     made_of = {name: value for name, value in vars(arguments).items() if name not in others}
+    if "max_length" in predict.settled:  # that of a run, where none is given
+        made_of["max_length"] = predict.settled["max_length"]
     made_of |= {"model": predict.fingerprint, **computed_by(predict), "texts": described(arguments.texts)}
     part = PartFile(arguments.output, shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered = part.unanswered
@@ -271,7 +292,8 @@ def serve_shard(
                 serve_rows()
             except Unanswered as error:
                 unanswered = str(error)
-            part.complete(unanswered)
+            sys.stdout.flush()
+            part.complete(os.fstat(sys.stdout.fileno()).st_size, unanswered)
     part.join()
     if unanswered:
         raise Unanswered(unanswered)

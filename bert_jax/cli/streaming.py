@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.program import error_line
+from bert_jax.cli.program import error_line, in_own_options
 from bert_jax.errors import UserError
-from bert_jax.files import writable
+from bert_jax.files import temporary_beside, writable
 
 CHUNK = 256  # items per call of a pipeline
 
@@ -63,7 +63,7 @@ def serve(
         wrong += 1
         first = result if count == 1 else first
         if as_json:
-            write(to_json({"error": str(result)}))
+            write(to_json({"error": in_own_options(result)}))
         elif count == 1 and not is_part:
             waiting = result  # if there is no second item, its error is all that there is to say
         else:
@@ -73,7 +73,7 @@ def serve(
 
 def _say_in_place(error: UserError) -> None:
     write("")
-    say(error_line(error))
+    say_error(error)
 
 
 def refuse_unanswered(wrong: int, count: int, items: str, first: UserError | None) -> None:
@@ -107,8 +107,7 @@ def results_to(path: str | None, *, overwrite: bool) -> Generator[None]:
         yield
         return
     target = new_file(path, overwrite=overwrite)
-    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    part.unlink(missing_ok=True)
+    part = temporary_beside(target)
     try:
         with part.open("x", encoding="utf-8") as file, contextlib.redirect_stdout(file):
             yield
@@ -151,6 +150,11 @@ def to_json(value: Any) -> str:
 def write(text: str) -> None:
     """Writes one or more lines to stdout."""
     sys.stdout.write(text + "\n")
+
+
+def say_error(error: UserError) -> None:
+    """Writes the line of an error of one item to stderr."""
+    say(error_line(in_own_options(error)))
 
 
 def say(text: str) -> None:

@@ -4,8 +4,10 @@ An argument is a file if it exists; so is one without a space that has a slash o
 a mistyped name is an error and never becomes a text. Any other argument is a text.
 """
 
+import errno
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import near_path, no_file
 
 _SUFFIX = re.compile(r"\w\.[A-Za-z][A-Za-z0-9]{0,6}$")
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 AS_LINES = "write its texts to a file that ends in .txt, one text per line"
 
@@ -24,17 +27,32 @@ def is_text(word: str) -> bool:
 
     Raises:
         FileNotFoundError: it is the name of a file that does not exist.
-        UserError: it is a folder.
+        UserError: it is a folder, a file that may not be looked at, or a text that is not UTF-8.
     """
-    if word == "-":
+    if word == "-" or _is_file(word):
         return False
     try:
-        is_file, is_folder = Path(word).is_file(), Path(word).is_dir()
-    except (OSError, ValueError):  # a text that is too long for a name, or has a zero byte
-        return True
-    if is_file:
+        word.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{word!a:.60}: not UTF-8; expected a text in UTF-8") from None
+    return True
+
+
+def _is_file(word: str) -> bool:
+    """Whether an argument names a file; raises as `is_text`."""
+    try:
+        mode = os.stat(word).st_mode
+    except ValueError:  # a text with a zero byte
         return False
-    if is_folder:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        if error.errno not in _NOT_THERE:
+            raise UserError(f"{word}: cannot be read ({error.strerror})") from None
+        mode = 0
+    if stat.S_ISREG(mode):
+        return True
+    if stat.S_ISDIR(mode):
         raise UserError(f"{word}: is a folder; expected a file with one text per line, or a text")
     _refuse_pipe(word)
     looks_like_a_path = not re.search(r"\s", word) and (os.sep in word or _SUFFIX.search(word) is not None)
@@ -42,7 +60,7 @@ def is_text(word: str) -> bool:
         raise FileNotFoundError(
             f"{word}: no such file{near_path(word)}; a text that looks like a file goes in by a pipe"
         )
-    return True
+    return False
 
 
 def texts_of(

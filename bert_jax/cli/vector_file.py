@@ -94,6 +94,11 @@ class VectorFile:
         self.rows += len(rows)
         self.missing += sum(row is None for row in rows)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the file, now and when it is finished."""
+        return os.fstat(self._file.fileno()).st_size
+
     def finish(self) -> Path:
         """Completes the file and renames it to `path`, which it returns."""
         if self._is_npy:
@@ -190,7 +195,7 @@ def join_parts(part: PartFile, width: int) -> None:
         width: D.
     """
     if part.path.suffix == ".npy":
-        part.join(lambda rows: _npy_header(rows, width), _HEADER, row_bytes=4 * width)
+        part.join(lambda rows: _npy_header(rows, width), _HEADER)
     else:
         part.join()
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_name, is_of_macos, sync
+from bert_jax.files import check_name, is_of_macos, is_remote, sync
 from bert_jax.formats.safetensors import written_by_us
 from bert_jax.formats.weights import SAFETENSORS, SHARD
 
@@ -67,8 +67,7 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
         UserError: `directory` is in a bucket, its name is not UTF-8, or what `refuse` raises.
     """
     refuse = refuse or refuse_foreign
-    if "://" in os.fspath(directory):
-        raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
+    refuse_bucket(directory)
     target = Path(directory)
     check_name(target)
     refuse(target)
@@ -86,6 +85,12 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
             _rename(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def refuse_bucket(directory: str | os.PathLike[str]) -> None:
+    """Raises a UserError if a folder to write is in a bucket; a `Path` does not tell, since it joins slashes."""
+    if is_remote(directory):
+        raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
 
 
 def write_text(path: Path, text: str) -> None:

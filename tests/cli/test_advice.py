@@ -113,6 +113,15 @@ def test_verbs_say_options_where_the_library_says_keywords(typed, said, places, 
     assert said in capsys.readouterr().err
 
 
+def test_the_errors_of_several_texts_say_options_too(places, capsys):
+    words = ["fill-mask", places["pretraining"], "hello " * 40 + "[MASK]", "hello"]
+    assert main(words) == 2
+    assert "shorten it, or say --truncate\n" in capsys.readouterr().err
+    assert main([*words, "--json"]) == 2
+    first, _ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["error"].endswith("shorten it, or say --truncate")
+
+
 def test_a_verb_that_cannot_allow_what_is_missing_names_the_one_that_can(places, tmp_path, capsys):
     folder = shutil.copytree(places["pretraining"], tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
@@ -165,7 +174,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
         "save what comes from it in a file": "a copy, which is no command of ours",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",
-        "remove the parts and make them again": "tests/cli/test_shards.py",
+        "remove both and make it again": "tests/cli/test_shards.py",
     }
     assert not_run(sorted((ROOT / "bert_jax/cli").glob("*.py")), [*tried, *elsewhere]) == []
 

@@ -226,6 +226,13 @@ def test_info_says_how_a_folder_makes_vectors(export, tmp_path, capsys):
     assert f"vectors     {told}: 'query: '\n" in output(capsys, "info", str(folder))
     found = json.loads(output(capsys, "info", str(folder), "--json"))["vectors"]
     assert (found["pooling"], found["max_length"], found["similarity"]) == ("mean+normalize", 12, "dot")
+    assert (found["lower_case"], found["include_prompt"]) == (False, True)
+    other = shutil.copytree(export, tmp_path / "other")
+    write_modules(other, Vectors("mean", lower_case=True, include_prompt=False), 16, 12)
+    told = "mean; of at most 12 tokens; of texts in lower case; compared by cosine; a prompt's tokens are left out"
+    assert f"vectors     {told} of the pooling\n" in output(capsys, "info", str(other))
+    found = json.loads(output(capsys, "info", str(other), "--json"))["vectors"]
+    assert (found["lower_case"], found["include_prompt"]) == (True, False)
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.Dense"
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -346,6 +353,11 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
             ["convert", "{run}", "{tmp}/mine.txt/x"],
             "{tmp}/mine.txt/x: cannot be created, because {tmp}/mine.txt is not a folder",
         ),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--max-shard-size", "1GB"],
+            "--max-shard-size 1GB: --to onnx writes the weights in one file; leave it out",
+        ),
+        (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--max-shard-size", "1GB"], "--to tf1 writes the weights in"),
         (["convert", "{run}", "{tmp}/x", "--int8"], "--to hf stores float32; expected --to onnx"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--score", "stsb=x"], "measure what int8 costs; add --int8"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--calibrate", "a.txt"], "the ranges of int8; add --int8"),

@@ -59,6 +59,7 @@ def test_an_error_begins_with_the_program_and_says_what_is_near(argv, said, caps
         (["embed", "", "a text"], "bert-jax embed: error: argument 1 ('') is empty; is a variable of the shell not set?"),
         (["fill-mask", "x", ""], "bert-jax fill-mask: error: argument 2 ('') is empty"),
         (["embed", "x", "--output="], "bert-jax embed: error: argument 2 ('--output=') is empty"),
+        (["embed", "x", "--prompt", "", ""], "bert-jax embed: error: argument 4 ('') is empty"),
         (["prepare", "a.txt", "--output", ""], "bert-jax prepare: error: argument 3 ('') is empty"),
         (["pretrain", ""], "bert-jax pretrain: error: the first word must be a config file, such as configs/tiny.py; it is empty"),
         (["pretrain", "configs/tiny.py", "run="], "bert-jax pretrain: error: run=: expected run=VALUE; it is empty; is a variable of the shell not set?"),

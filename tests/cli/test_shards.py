@@ -1,6 +1,8 @@
 """Parts of a large file: together they are the whole, in order and bit for bit, however they are made and restarted."""
 
+import os
 import shutil
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from bert_jax.cli.shards import PartFile, Share
 from bert_jax.cli.vector_file import VectorFile, join_parts
 from bert_jax.cli.verbs import embed as embed_command
 from bert_jax.errors import UserError
+from bert_jax.inference.tasks import text_classification
 from tests.hosts import Hosts
 from tests.inference.tasks.task_folders import export
 
@@ -251,11 +254,11 @@ def test_a_part_that_lost_its_end_is_not_joined(tmp_path, capsys):
         part = PartFile(str(output), Share(number, 2), total=4, made_of={}, overwrite=False)
         with VectorFile(part.path, width=8, chunk=2, made_of={}) as file:
             file.append([np.ones(8, np.float32)] * 2)
-            part.complete()
+            part.complete(file.size)
             file.finish()
     whole = part.path.read_bytes()
     part.path.write_bytes(whole[:-32])
-    with pytest.raises(UserError, match=r"v\.npy: its parts have 3 rows for 4 texts"):
+    with pytest.raises(UserError, match=r"v-00002-of-00002\.npy: has 160 bytes, and had 192 when it was written"):
         join_parts(part, 8)
     assert not output.exists() and part.path.exists()
     part.path.write_bytes(whole)
@@ -264,3 +267,84 @@ def test_a_part_that_lost_its_end_is_not_joined(tmp_path, capsys):
     assert "joined 2 parts" in capsys.readouterr().err
     join_parts(part, 8)  # as a process does that finished at the same moment: no part is missing
     assert capsys.readouterr().err == ""
+
+
+def written_parts(output: Path, contents: tuple[bytes, ...]) -> list[PartFile]:
+    """The parts of a file, all of them complete."""
+    parts = []
+    for number, content in enumerate(contents, 1):
+        part = PartFile(str(output), Share(number, len(contents)), total=4, made_of={}, overwrite=False)
+        part.complete(len(content))
+        part.path.write_bytes(content)
+        parts.append(part)
+    return parts
+
+
+def test_a_part_of_texts_that_was_not_copied_whole_is_not_joined(tmp_path):
+    output = tmp_path / "v.tsv"
+    part, other = written_parts(output, (b"a\nb\n", b"c\nd\n"))
+    other.path.write_bytes(b"c\n")
+    with pytest.raises(UserError, match=r"v-00002-of-00002\.tsv: has 2 bytes, and had 4 when it was written; copy it"):
+        part.join()
+    assert sorted(path.name for path in tmp_path.glob("*v*tsv")) == [part.path.name, other.path.name]
+    other.path.write_bytes(b"c\nd\n")
+    part.join()
+    assert output.read_bytes() == b"a\nb\nc\nd\n"
+
+
+def test_two_that_join_at_once_do_not_write_one_file(tmp_path, monkeypatch):
+    """As processes of two hosts do, which can have the same number: the second begins within the first."""
+    output, copy = tmp_path / "v.tsv", shutil.copyfileobj
+    first, second = written_parts(output, (b"a\nb\n", b"c\nd\n"))
+    has_begun, is_joined = threading.Event(), threading.Event()
+
+    def copied(source, target, size):
+        if threading.current_thread() is other:
+            has_begun.set()
+            assert is_joined.wait(60)
+        copy(source, target, size)
+        target.flush()
+        if not has_begun.is_set():
+            other.start()
+            assert has_begun.wait(60)
+
+    monkeypatch.setattr(shutil, "copyfileobj", copied)
+    other = threading.Thread(target=second.join)
+    first.join()
+    joined = output.read_bytes()
+    is_joined.set()
+    other.join(60)
+    assert joined == output.read_bytes() == b"a\nb\nc\nd\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["v.tsv"]
+
+
+def test_a_part_that_is_replaced_is_not_complete_before_the_new_one(tmp_path):
+    """As if the program were killed between the facts of the new part and its file."""
+    output = tmp_path / "v.tsv"
+    (part, _) = written_parts(output, (b"a\nb\n", b"c\nd\n"))
+    options = {"total": 4, "made_of": {"top_k": 2}}
+    part = PartFile(str(output), Share(1, 2), **options, overwrite=True)
+    assert not part.is_done
+    part.complete(4)
+    assert not PartFile(str(output), Share(1, 2), **options, overwrite=True).is_done
+    assert not part.path.exists()
+
+
+@pytest.mark.slow
+def test_parts_that_runs_cut_at_different_lengths_are_not_joined(folders, lines, tmp_path, capsys, monkeypatch):
+    argv = words_of("classify", folders, lines, tmp_path)
+    for number, length, said in ((1, 4, ""), (2, 8, "was made with --max-length 4, and")):
+        monkeypatch.setattr(text_classification, "settings_of_run", lambda _, length=length: {"max_length": length})
+        assert main([*argv, "--shard", f"{number}/2"]) == (2 if said else 0)
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "v.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_file_whose_name_is_not_utf8_has_no_parts(folders, lines, tmp_path, capsys):
+    odd = lines.rename(tmp_path / os.fsdecode(b"caf\xe9.txt"))
+    argv = words_of("classify", folders, odd, tmp_path)
+    assert main([*argv, "--shard", "1/2"]) == 2
+    err = capsys.readouterr().err
+    assert r"b'caf\xe9.txt': the name is not UTF-8; rename it" in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [odd]

@@ -1,8 +1,10 @@
 """Every verb reads texts from arguments, files and stdin by one rule, and writes results to a file on request."""
 
+import errno
 import io
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -55,6 +57,37 @@ def test_an_argument_is_a_file_if_it_exists_or_looks_like_one(tmp_path, monkeypa
     for read in (lambda name: texts_of([name]), table_of):
         with pytest.raises(UserError, match="pipe: is a pipe or a device, not a file; save what comes from it"):
             read("pipe")
+
+
+def test_a_file_that_may_not_be_looked_at_is_not_a_text(monkeypatch):
+    stat = os.stat
+
+    def refused(path, *args, **options):
+        if os.fspath(path) == "private/mails":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    with pytest.raises(UserError, match=r"^private/mails: cannot be read \(Permission denied\)$"):
+        texts_of(["good", "private/mails"])
+
+
+def test_an_argument_that_is_not_utf8_is_one_line(tmp_path, capsys):
+    (tmp_path / "lines.txt").write_text("held\n")
+    wrong, line = os.fsdecode(b"caf\xe9"), r"'caf\udce9': not UTF-8; expected a text in UTF-8"
+    with pytest.raises(UserError, match=re.escape(line)):
+        texts_of(["good", wrong])
+    for verb, *words in (
+        ["embed", wrong, "--output", tmp_path / "v.npy"],
+        ["similar", wrong, tmp_path / "lines.txt"],
+        ["next-sentence", "good", wrong],
+        ["summarise", wrong],
+        ["attend", wrong],
+    ):
+        assert main([verb, "no model", *map(str, words)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and line in err
+    assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
 
 
 @pytest.mark.parametrize(

@@ -718,7 +718,7 @@ def _make_parts(folder: Path) -> None:
             )
             with VectorFile(part.path, width=8, chunk=2, made_of={}) as file:
                 file.append([np.ones(8, np.float32)] * 2)
-                part.complete()
+                part.complete(file.size)
                 file.finish()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, get_args, get_overloads, get_type_hints
@@ -210,13 +211,20 @@ def test_what_is_compiled_ahead_of_time_is_all_that_a_pipeline_needs(task, reque
     assert xla_compilations() - before == count
 
 
+def cut_at_the_beginning(folder, tmp_path) -> Tokenizer:
+    other = shutil.copytree(folder, tmp_path / "left")
+    settings = json.loads((other / "tokenizer_config.json").read_text())
+    (other / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    return Tokenizer.load(other)
+
+
 def test_a_text_without_mask_is_a_clear_error(predict):
     with pytest.raises(UserError, match=r"text 2 \('the cat sat'\) has no \[MASK\]"):
         predict(["the [MASK]", "the cat sat"])
 
 
 @pytest.mark.slow
-def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
+def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict, tmp_path):
     long = "the [MASK] " + "a " * 60
     with pytest.raises(UserError, match=r"has 64 tokens; the model takes at most 40"):
         predict(long)
@@ -227,6 +235,10 @@ def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
         cut("a " * 60 + "[MASK]")
     assert_same(predict(long, top_k=3, tokenizer_kwargs={"truncation": True, "padding": "longest"}), whole)
     assert_same(cut(long, tokenizer_kwargs={"max_length": 5}), predict("the [MASK] a"))
+    cut.tokenizer = cut_at_the_beginning(folder, tmp_path)
+    assert_same(cut("a " * 60 + "[MASK] the", top_k=3), predict("a " * 36 + "[MASK] the", top_k=3))
+    with pytest.raises(UserError, match=r"truncating it to 40 tokens removes a \[MASK\]"):
+        cut(long)
     with pytest.raises(UserError, match="has 64 tokens"):
         cut(long, tokenizer_kwargs={"truncation": False})
     with pytest.raises(UserError, match="tokenizer_kwargs: has 'stride'; expected some of truncation, max_length, pad"):

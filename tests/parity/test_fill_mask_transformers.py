@@ -1,5 +1,7 @@
 """fill-mask of each family against transformers' pipeline on the same exported folder."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,19 @@ def test_options_are_given_once_for_all_calls_or_for_one(folder: Path):
             expected = theirs(text, **call)
             assert [row["token"] for row in predict(text, **call)] == [row["token"] for row in expected]
         assert predict(text, **options) == FillMask(folder)(text, **options)
+
+
+def test_a_text_is_truncated_on_the_side_that_the_folder_says(folder: Path, tmp_path: Path):
+    left = shutil.copytree(folder, tmp_path / "left")
+    settings = json.loads((left / "tokenizer_config.json").read_text())
+    (left / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    predict = FillMask(left)
+    text = "world held hello " * 9 + predict.tokenizer.mask_token + " hello"
+    theirs: Any = transformers.pipeline("fill-mask", model=str(left), device="cpu")
+    options = {"top_k": 4, "tokenizer_kwargs": {"truncation": True, "max_length": 12}}
+    for row, want in zip(predict(text, **options), theirs(text, **options), strict=True):
+        assert (row["token"], row["sequence"]) == (want["token"], want["sequence"])
+        assert row["score"] == pytest.approx(want["score"], rel=1e-4)
 
 
 def test_another_familys_mask_is_one_line_that_names_this_models(folder: Path):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running, score_threshold
-from bert_jax.cli.program import error_line
-from bert_jax.cli.streaming import check_different, new_file, refuse_unanswered, say, to_json, write
+from bert_jax.cli.program import in_own_options
+from bert_jax.cli.streaming import check_different, new_file, refuse_unanswered, say_error, to_json, write
 from bert_jax.cli.texts import document_of, table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place, quoted
 from bert_jax.files import near_path
@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> None:
         if isinstance(answers, UserError):
             wrong += 1
             if not arguments.json and len(questions) > 1:
-                say(error_line(answers))
-            found.append([{"id": name, "answer": "", "score": 0.0, "error": str(answers)}])
+                say_error(answers)
+            found.append([{"id": name, "answer": "", "score": 0.0, "error": in_own_options(answers)}])
             if not isinstance(question, UserError):
                 odds[name] = _CERTAIN
             continue

@@ -57,8 +57,8 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
     add_dtype(parser)
     parser.add_argument("--pooling", metavar="HOW", help="embed: see the verb embed; default: as the folder says")
-    parser.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks per row (default 8)")
-    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens per mask (default 8)")
+    parser.add_argument("--masks", type=int, metavar="P", help="fill-mask: masks per row (default 8)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="fill-mask: tokens per mask (default 8)")
     add_json(parser, "one JSON object: directory, shapes, files with their bytes")
 
 

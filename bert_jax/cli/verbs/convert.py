@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gelu = "what gelu means in Google's own folders: default erf, in an ALBERT's tanh"
     parser.add_argument("--gelu", choices=("erf", "tanh"), help=gelu)
     shards = "split weights that are larger into several files (default 5GB)"
-    parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
+    parser.add_argument("--max-shard-size", metavar="SIZE", help=shards)
     int8 = "onnx: also write onnx/model_quantized.onnx, in int8"
     parser.add_argument("--int8", action="store_true", help=int8)
     ranges = """texts, one per line, some hundreds: NNCF finds the ranges of int8 on them
@@ -67,6 +67,9 @@ once, for OpenVINO; default: ranges of each call, for onnxruntime"""
 def run(arguments: argparse.Namespace) -> None:
     """`convert SRC DST`, `export RUN DIR`: writes a folder for other programs."""
     check_target(arguments)
+    size, to = arguments.max_shard_size, arguments.to
+    if size and to in ("tf1", "onnx"):
+        raise UserError(f"--max-shard-size {size}: --to {to} writes the weights in one file; leave it out")
     measured = _what_to_measure(arguments)
     from bert_jax.formats.convert import convert
     from bert_jax.formats.load import load_tokenizer
@@ -79,13 +82,13 @@ def run(arguments: argparse.Namespace) -> None:
     written, report, has_tokenizer = convert(
         arguments.source,
         arguments.directory,
-        to=arguments.to,
+        to=to,
         head=arguments.head,
         step=arguments.step,
         num_labels=arguments.num_labels,
         allow_missing=arguments.allow_missing,
         pooling=arguments.pooling,
-        max_shard_size=arguments.max_shard_size,
+        max_shard_size=size or "5GB",
         gelu=arguments.gelu,
         int8=arguments.int8,
         calibration=calibration,

@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unused = "replace the tokens [unused0] ... by the words; default: append the words"
     parser.add_argument("--into-unused", action="store_true", help=unused)
     initial = "initial vectors of the new words: default mean"
-    parser.add_argument("--initial", choices=("mean", "pieces"), default="mean", help=initial)
+    parser.add_argument("--initial", choices=("mean", "pieces"), help=initial)
     parser.add_argument("--positions", type=int, metavar="L", help="the longest input, in tokens")
     how = "how --positions makes new position vectors: default tile"
-    parser.add_argument("--how", choices=("tile", "interpolate"), default="tile", help=how)
+    parser.add_argument("--how", choices=("tile", "interpolate"), help=how)
     add_json(parser, "one JSON object: directory, changes, new_tokens")
 
 
@@ -45,6 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.surgery.edit import edit
 
     check_target(arguments)
+    if arguments.how and arguments.positions is None:
+        raise UserError(f"--how {arguments.how}: say --positions too, or leave it out")
+    if arguments.words is None and (arguments.into_unused or arguments.initial):
+        option = "--into-unused" if arguments.into_unused else f"--initial {arguments.initial}"
+        raise UserError(f"{option}: say --words FILE too, or leave it out")
     written, changes, new_tokens = edit(
         arguments.source,
         arguments.directory,
@@ -53,9 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
         pruned=_by_layer(arguments.prune_heads),
         words=_words_of(arguments.words) if arguments.words else (),
         into_unused=arguments.into_unused,
-        initial=arguments.initial,
+        initial=arguments.initial or "mean",
         positions=arguments.positions,
-        how=arguments.how,
+        how=arguments.how or "tile",
         step=arguments.step,
     )
     if arguments.json:

@@ -21,9 +21,8 @@ from bert_jax.cli.arguments import (
     add_texts,
     running,
 )
-from bert_jax.cli.program import error_line
 from bert_jax.cli.shards import PartFile, add_shard, computed_by, count_of, described
-from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
+from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, say_error, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.cli.vector_file import VectorFile, join_parts
 from bert_jax.errors import UserError
@@ -141,7 +140,7 @@ def _similar(arguments: argparse.Namespace) -> None:
     )
     unread = [line for line in corpus if isinstance(line, UserError)]
     for line in unread:
-        say(error_line(line))
+        say_error(line)
 
     def show(query: str, found: list[dict[str, Any]]) -> str:
         return "\n".join([query, *(f"  {row['score']:.4f}  {row['corpus_id'] + 1}  {row['text']}" for row in found)])
@@ -150,7 +149,7 @@ def _similar(arguments: argparse.Namespace) -> None:
     answered = ((query, query if isinstance(query, UserError) else found) for query, found in pairs)
     serve(answered, show, as_json=arguments.json, in_json=lambda _, found: [_with_line(row) for row in found])
     if unread:
-        raise UserError(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector")
+        raise Unanswered(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector")
 
 
 def _with_line(row: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +187,7 @@ def _to_file(
     arguments: argparse.Namespace,
     path: Path | None = None,
     first: int = 0,
-    complete: Callable[[str | None], None] = lambda unanswered: None,
+    complete: Callable[[int, str | None], None] = lambda size, unanswered: None,
 ) -> None:
     """Writes the vectors of lines into a file, or continues it.
 
@@ -196,7 +195,8 @@ def _to_file(
         model, lines, arguments: of the verb.
         path: the file; None: --output.
         first: the number of the first line, from 0, for messages.
-        complete: called when all vectors are written, before the file gets its name; with what has no vector, or None.
+        complete: called when all vectors are written, before the file gets its name; with its bytes, and what has no
+            vector, or None.
 
     Raises:
         Unanswered: some lines have no vector.
@@ -213,7 +213,7 @@ def _to_file(
         while some := list(islice(results, _AT_ONCE)):
             for result in some:
                 if isinstance(result, UserError):
-                    say(error_line(result))
+                    say_error(result)
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
                 told = time.monotonic()
@@ -221,7 +221,7 @@ def _to_file(
                 say(f"{file.rows:,} lines, {rate:,.0f} a second")
         total = f"{file.missing} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)"
         unanswered = total if file.missing else None
-        complete(unanswered)
+        complete(file.size, unanswered)
         path, by = file.finish(), " in ".join(computed_by(model).values())
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
     if unanswered:

@@ -62,7 +62,8 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         missing, unexpected, mismatched, notes: from the load report.
         tokenizer: tokens, cased, fingerprint; None without a tokenizer.
         vectors: what the files of a sentence-transformers folder say: pooling, max_length (None: nothing), prompts,
-            prompt (the one put before each text; "": none), similarity, truncate_dim; None for another folder.
+            prompt (the one put before each text; "": none), include_prompt (whether the pooling counts its tokens),
+            lower_case (whether texts are lower-cased first), similarity, truncate_dim; None for another folder.
         runtime: name, dtype: what a pipeline of this model takes on this machine by itself.
         tree: path -> shape.
 
@@ -117,6 +118,8 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
             "max_length": vectors.max_length,
             "prompts": vectors.prompts,
             "prompt": vectors.prompt,
+            "include_prompt": vectors.include_prompt,
+            "lower_case": vectors.lower_case,
             "similarity": vectors.similarity,
             "truncate_dim": vectors.truncate_dim,
         },
@@ -226,10 +229,14 @@ def _vectors(vectors: dict[str, Any]) -> str:
         parts.append(f"of at most {vectors['max_length']} tokens")
     if vectors["truncate_dim"] is not None:
         parts.append(f"its first {vectors['truncate_dim']} numbers")
+    if vectors["lower_case"]:
+        parts.append("of texts in lower case")
     parts.append(f"compared by {vectors['similarity']}")
     parts += [f"prompt {name}: {prompt!r}" for name, prompt in vectors["prompts"].items() if prompt]
     if vectors["prompt"]:
         parts.append(f"before each text by itself: {vectors['prompt']!r}")
+    if not vectors["include_prompt"]:
+        parts.append("a prompt's tokens are left out of the pooling")
     return "; ".join(parts)
 
 

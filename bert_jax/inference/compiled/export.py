@@ -20,7 +20,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_of_macos
 from bert_jax.formats.load import Loaded
-from bert_jax.formats.new_folder import new_folder, write_text
+from bert_jax.formats.new_folder import new_folder, refuse_bucket, write_text
 from bert_jax.formats.safetensors import write_tensors
 from bert_jax.inference import pipeline as pipelines
 from bert_jax.inference.compiled import facts as compiled_facts
@@ -43,6 +43,7 @@ from bert_jax.inference.compiled.facts import (
 from bert_jax.inference.compiled.run import read_programs, read_weights
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, TaskModel
+from bert_jax.inference.tasks.task_source import longest_row
 from bert_jax.model.layers import platform_dtype
 from bert_jax.tree import as_numpy, first_not_finite, unflatten
 
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 LENGTHS = (32, 128, 512)
+_FILL = "fill-mask"
+_FILLED = 8  # masks, and tokens for each
 
 
 def export_compiled(
@@ -63,8 +66,8 @@ def export_compiled(
     platforms: Sequence[str] = USUAL_PLATFORMS,
     dtype: str = "float32",
     pooling: str | None = None,
-    masks: int = 8,
-    top_k: int = 8,
+    masks: int | None = None,
+    top_k: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -80,14 +83,15 @@ def export_compiled(
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
         directory: the folder to write.
         task: a key of `TASKS`.
-        lengths: tokens per row; None: 32, 128 and 512, each lowered to the model's limit if that is less.
+        lengths: tokens per row; None: 32, 128 and 512, each lowered to the limit of the model if that is less. A
+            fine-tuning run, or a folder of sentence-transformers, can have a limit of its own, which then counts.
         batch_sizes: rows per batch; there is one program for each length and batch size.
         platforms: some of `PLATFORMS`.
         dtype: "float32" or "bfloat16", the type of the matrix products' operands. bfloat16 products return float32 on a
             CPU and bfloat16 on an accelerator (`stream_dtype`); a program for both kinds of platform contains both.
         pooling: for embed; see `TextEmbedding`.
-        masks: for fill-mask, the number of mask positions per row.
-        top_k: for fill-mask, the number of tokens per mask.
+        masks: for fill-mask, the number of mask positions per row; None: 8.
+        top_k: for fill-mask, the number of tokens per mask; None: 8.
         overwrite: replace `directory` if it is a folder that this function wrote; else it must not exist.
         progress: called with (programs done, total programs) after each.
 
@@ -95,17 +99,20 @@ def export_compiled(
         The directory.
 
     Raises:
-        UserError: `directory` exists, an argument has a wrong value or exceeds the model's limits, the model does not
-            have the task's head, or a parameter is not finite.
+        UserError: `directory` exists or is in a bucket, an argument has a wrong value, exceeds the limits of the model
+            or is of another task, the model does not have the task's head, or a parameter is not finite.
     """
+    refuse_bucket(directory)
     target = Path(directory)
     refuse = _refuse_foreign if overwrite else _refuse_taken
     refuse(target)
     platforms = _checked_platforms(platforms, dtype)
     if task not in TASKS:
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
-    if pooling is not None and task != "embed":
-        raise UserError(f"pooling={pooling!r}: expected only with task embed, found task {task}")
+    for name, value, needed in (("pooling", pooling, "embed"), ("masks", masks, _FILL), ("top_k", top_k, _FILL)):
+        if value is not None and task != needed:
+            raise UserError(f"{name}={value!r}: expected only with task {needed}, found task {task}")
+    masks, top_k = (_FILLED if value is None else value for value in (masks, top_k))
     options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_seq_len": ANY_LENGTH}}
     model = TASKS[task](source, dtype=dtype, runtime="xla", **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)
@@ -174,14 +181,15 @@ def _checked_platforms(platforms: Sequence[str], dtype: str) -> tuple[str, ...]:
 
 def _shapes(model: TaskModel, lengths: Sequence[int] | None, batch_sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The shapes (rows, tokens), sorted by rows, then tokens."""
+    longest = min(model.longest, model.settled.get("max_length") or model.longest)
     if lengths is None:
-        lengths = sorted({min(length, model.longest) for length in LENGTHS})
+        lengths = sorted({min(length, longest) for length in LENGTHS})
     shortest = model.tokenizer.special_tokens_added(pair=False)
     for length in lengths:
-        if not shortest <= length <= model.longest:
-            raise UserError(
-                f"lengths: {length}; expected {shortest} to {model.longest} tokens, the limits of the model"
-            )
+        if not shortest <= length <= longest:
+            is_own = longest == longest_row(model.config, model.tokenizer)
+            whose = "model" if is_own else "folder" if isinstance(model, TextEmbedding) else "fine-tuning run"
+            raise UserError(f"lengths: {length}; expected {shortest} to {longest} tokens, the limits of the {whose}")
     for size in batch_sizes:
         if size < 1:
             raise UserError(f"batch_sizes: {size}; expected at least 1")

@@ -128,6 +128,7 @@ class TextEmbedding(TaskModel):
     def check_options(self, *, prompt: str) -> None:
         if not isinstance(prompt, str):
             raise UserError(f"prompt={prompt!r:.40}: expected a text, such as 'query: '")
+        check_text(prompt, "prompt")
         if prompt and not self._pools_prompts:
             raise UserError(
                 f"prompt: the pooling of {self.source} leaves the prompt's tokens out (include_prompt false), which "

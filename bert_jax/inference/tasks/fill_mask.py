@@ -59,8 +59,8 @@ class FillMask(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        truncation: truncate texts that are too long at the end; they must keep all their [MASK]s. False: such texts are
-            errors.
+        truncation: truncate texts that are too long at the end, or where the tokenizer's truncation_side says; they
+            must keep all their [MASK]s. False: such texts are errors.
         top_k: the number of tokens for each [MASK], most probable first; at most the size of the vocabulary.
         targets: give the best `top_k` of these tokens only. If a word is not in the vocabulary, its first piece is
             used, with a warning, as in transformers.
@@ -208,7 +208,7 @@ class FillMask(TaskModel):
                 f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it, "
                 "or say truncation=True"
             )
-        ids = np.append(ids[: cut_at - 1], ids[-1])
+        (ids,) = self.tokenizer([text], truncation="longest_first", max_length=cut_at)["input_ids"]
         if int((ids == self.tokenizer.mask_token_id).sum()) < masks:
             raise UserError(f"{shown}: truncating it to {cut_at} tokens removes a {mask}; shorten it")
         return ids

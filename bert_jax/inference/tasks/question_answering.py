@@ -202,9 +202,9 @@ class QuestionAnswering(TaskModel):
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
         asked_length, overlap = options["max_seq_len"], options["doc_stride"]
-        if asked_length and overlap is None:
-            overlap = min(asked_length // 2, 128)
         length = min(asked_length or self.longest, self.longest)
+        if asked_length and overlap is None:
+            overlap = min(length // 2, 128)
         most = length // 2
         if length == self._run_length:  # its evaluation kept longer questions, if they left a token for the passage
             most = length - self.tokenizer.special_tokens_added(pair=True) - 1

@@ -399,12 +399,37 @@ def test_invalid_arguments_are_reported_and_write_nothing(made, tmp_path):
         ({"platforms": []}, "expected some of"),
         ({"dtype": "float16"}, "dtype='float16'"),
         ({"task": "fill-mask", "pooling": "cls"}, "pooling='cls': expected only with task embed"),
+        ({"masks": 3}, "masks=3: expected only with task fill-mask, found task embed"),
+        ({"top_k": 8}, "top_k=8: expected only with task fill-mask, found task embed"),
         ({"task": "text-classification"}, "needs 'sequence-classification'"),
         ({"task": "fill-mask", "top_k": 0}, "top_k=0"),
     ):
         with pytest.raises(UserError, match=why):
             export_compiled(source, tmp_path / "new", **{"task": "embed"} | options)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bucket_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="gs://bucket/x: bert_jax cannot export to a bucket; name a local folder"):
+        export_compiled("no model", "gs://bucket/x", "embed")
+    assert main(["export-compiled", "no model", "gs://bucket/x", "--task", "embed"]) == 2
+    assert "gs://bucket/x: bert_jax cannot export to a bucket" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task", ["text-classification", "token-classification"])
+def test_programs_are_no_longer_than_the_rows_of_a_fine_tuning_run(task, tmp_path):
+    run = tmp_path / "run"
+    export(run, HEADS[task], labels=TAGS).rename(run / "export")
+    name = {"text-classification": "classify", "token-classification": "ner"}[task]
+    (run / "config.json").write_text(json.dumps({"task": name, "model": {}, "max_length": 16}))
+    assert compiled_export._shapes(TASKS[task](run, runtime="xla"), None, [1]) == ((1, 16),)
+    for source, line in ((run, "17; expected 2 to 16 tokens, the limits of the fine-tuning run"),
+                         (run / "export", "35; expected 2 to 34 tokens, the limits of the model")):  # fmt: skip
+        with pytest.raises(UserError, match=line):
+            export_compiled(source, tmp_path / "new", task, lengths=[int(line[:2])])
+    assert not (tmp_path / "new").exists()
 
 
 def products_of(folder: Path) -> Counter[str]:
@@ -471,7 +496,7 @@ def test_the_verbs(made, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_guide_runs_as_written(made, tmp_path, monkeypatch, capsys):
-    for task, name in (("embed", "my-encoder"), ("text-classification", "runs/reviews/model")):
+    for task, name in (("embed", "my-encoder"), ("text-classification", "runs/reviews")):
         shutil.copytree(made(task)[0], tmp_path / name)
     (tmp_path / "texts.txt").write_text("hello world\nheld\n")
     monkeypatch.chdir(tmp_path)

@@ -175,6 +175,14 @@ def test_similar_puts_the_prompts_of_the_folder_before_queries_and_texts(tmp_pat
     output = capsys.readouterr()
     assert [row["line"] - 1 for row in json.loads(output.out)] == [row for row, _ in ranked("hello ", "world low ")[0]]
     assert "prompts: 'hello ' before each query, 'world low ' before each line" in output.err
+    for options, prompts in (
+        (["--prompt", ""], ("", "")),
+        (["--prompt=", "--query-prompt", "low "], ("low ", "")),
+        (["--query-prompt="], ("", "world low ")),
+    ):
+        assert main([*verb, *options]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row["score"] for row in rows] == pytest.approx([score for _, score in ranked(*prompts)[0]], abs=1e-5)
 
 
 def test_similar_compares_as_the_folder_says(tmp_path):
@@ -204,6 +212,8 @@ def test_a_prompt_is_put_before_the_texts_of_a_pipeline_a_call_or_a_verb(folder,
     np.testing.assert_array_equal(TextEmbedding(folder, runtime="xla", prompt="hello ")(texts), want)
     with pytest.raises(UserError, match="prompt=3: expected a text"):
         embed(texts, prompt=3)
+    with pytest.raises(UserError, match="prompt is not valid Unicode"):
+        embed(texts, prompt="\udce9")
     (tmp_path / "lines.txt").write_text("\n".join(texts) + "\n")
     verb = ["embed", str(folder), str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--runtime", "xla"]
     assert main([*verb, "--prompt", "hello "]) == 0
@@ -497,4 +507,8 @@ def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path,
     assert "1 of 3 texts could not be answered" in err.splitlines()[1]
     (tmp_path / "q").write_bytes(b"hello world\n")
     assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert "1 of 3 lines of" in err.splitlines()[-1]
+    assert main([*argv, "--output", str(tmp_path / "found")]) == 2
     assert "1 of 3 lines of" in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "found").read_text() == out

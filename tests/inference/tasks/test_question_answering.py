@@ -201,3 +201,13 @@ def test_a_run_truncates_questions_as_its_evaluation_did(folder, tmp_path):
         assert found.tokens["input_ids"].tolist() == expected["input_ids"][expected["attention_mask"] > 0].tolist()
     shorter = predict.settled | {"max_seq_len": 14, "doc_stride": 0}
     assert predict.encode([asked], 0, **shorter).encoded.row_lengths.tolist() == [7 + 3 + 3]
+
+
+def test_a_call_cannot_ask_for_longer_windows_than_the_class(folder):
+    predict = QuestionAnswering(folder, max_seq_len=16, max_question_len=3)
+    asked = [{"question": "o world held", "context": CONTEXT}]
+    rows = [
+        predict.encode(asked, 0, **predict.settled | {"max_seq_len": length}).encoded.row_lengths.tolist()
+        for length in (16, 1000)
+    ]
+    assert rows[0] == rows[1] and max(rows[0]) == 16

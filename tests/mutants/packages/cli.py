@@ -43,15 +43,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STREAMING,
-        'write(to_json({"error": str(result)}))',
+        'write(to_json({"error": in_own_options(result)}))',
         "pass",
         "results after a bad line stand beside the wrong lines",
         (f"{OF_TASKS}::test_a_bad_row_is_said_in_its_place_and_the_others_are_answered",),
     ),
     Mutant(
         STREAMING,
-        "    say(error_line(error))",
-        "    write(error_line(error))",
+        "    say(error_line(in_own_options(error)))",
+        "    write(error_line(in_own_options(error)))",
         "errors stand among the results",
         (f"{OF_TASKS}::test_a_failure_is_a_line_of_its_own_on_stderr",),
     ),

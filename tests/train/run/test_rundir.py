@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.files import json_text, write_json
+from bert_jax.files import json_text, write_synced
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.root import ROOT
 from tests.run_directory import records
@@ -83,8 +83,8 @@ def test_links_in_a_run_directory_are_not_followed_and_leftovers_are_removed(tmp
     with pytest.raises(UserError, match=r"\.lock: is a symbolic link"):
         run.acquire()
     (folder / ".lock").unlink()
-    (folder / f".config.json.{os.getpid()}.tmp").symlink_to(mine)
-    (folder / ".config.json.1.tmp").write_text("{")
+    (folder / ".config.json.01234567.tmp").symlink_to(mine)
+    (folder / ".config.json.89abcdef.tmp").write_text("{")
     run.settle_config(PretrainConfig(), ())
     run.acquire()
     run.release()
@@ -392,10 +392,10 @@ def test_a_run_directory_may_be_a_link_itself_and_wandb_may_have_links(tmp_path:
 
 def test_a_link_in_place_of_a_temporary_file_is_not_followed(tmp_path: Path):
     (tmp_path / "notes").write_text("precious")
-    (tmp_path / f".config.json.{os.getpid()}.tmp").symlink_to(tmp_path / "notes")
-    write_json(tmp_path / "config.json", {"seed": 1})
+    (tmp_path / "config.json").symlink_to(tmp_path / "notes")
+    write_synced(tmp_path / "config.json", b"{}")
     assert (tmp_path / "notes").read_text() == "precious"
-    assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
 
 
 def test_a_start_removes_what_a_killed_export_left(tmp_path: Path):
