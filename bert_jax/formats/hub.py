@@ -52,6 +52,9 @@ def fetch(
 ) -> Path:
     """The local folder of a published model, after a download of the files that the cache lacks.
 
+    A complete copy that may lack only settings (of the tokenizer, of vectors) is used with a warning where the hub
+    cannot be asked for them, or refuses.
+
     The folder holds config.json, the weights in one format (preferring safetensors, then PyTorch's, then Flax's; one
     file or shards) and all files of its tokenizer. It may hold more files that another program has downloaded.
 
@@ -96,16 +99,27 @@ def fetch(
         return folder
     try:
         return _Hub(source, cache, endpoint or constants.ENDPOINT, token).download(parts)
-    except _Unreachable as error:
+    except (_Unreachable, _Refused, _Unknown) as error:
         if folder and not missing:
-            logger.warning("%s: %s; the cached copy may lack %s", source, error, ", ".join(uncertain))
+            told = f"{source}: {error}" if isinstance(error, _Unreachable) else error
+            logger.warning("%s; the cached copy may lack %s", told, ", ".join(uncertain))
             return folder
+        if not isinstance(error, _Unreachable):
+            raise
         _, missing, _ = _look_up(source, parts, cache)
         raise FileNotFoundError(f"{_nowhere(source, missing, cache)}, and {error}") from None
 
 
 class _Unreachable(Exception):
     """The hub could not be reached, or answered with an error; the message says which."""
+
+
+class _Refused(UserError):
+    """The hub has the model and not for this token, or not in this revision."""
+
+
+class _Unknown(FileNotFoundError):
+    """The hub has no such model, or none for this token."""
 
 
 def _look_up(source: HubId, parts: tuple[str, ...], cache: Path) -> tuple[Path | None, list[str], list[str]]:
@@ -157,7 +171,9 @@ class _Hub:
         self._check_space(commit, [listed[name] for name in wanted])
         for name in wanted:
             get(name)
-        known: tuple[str, ...] = (FIELDS,) if MODULES in listed else ()
+        known: tuple[str, ...] = ()
+        if "weights" in parts:
+            known += (FIELDS,) if MODULES in listed else (MODULES,)
         if "tokenizer" in parts:
             known += (*SETTINGS_FILES[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
         self._note_absent([name for name in known if name not in listed], commit)
@@ -235,20 +251,20 @@ class _Hub:
             yield
         except errors.GatedRepoError:
             page = f"{self.endpoint}/{repo}"
-            raise UserError(
+            raise _Refused(
                 f"{self.source}: is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
-            raise FileNotFoundError(
+            raise _Unknown(
                 f"{self.source}: no such local folder{near_path(repo)}, and {self.endpoint} has no such model; if the "
                 "model is private, set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
-            raise UserError(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
+            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
         except errors.HfHubHTTPError as error:
             status = error.response.status_code
             if status in (401, 403):
-                raise UserError(
+                raise _Refused(
                     f"{self.source}: {self.endpoint} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
                     "that may read it"
                 ) from None

@@ -116,7 +116,8 @@ _VOCABULARIES = (
 # Settings come before the vocabulary, so that an interrupted download is noticed by its missing vocabulary.
 TOKENIZER = (*SETTINGS_FILES, *(name for names in _VOCABULARIES for name in names))
 
-VECTORS = (MODULES, *SETTINGS, FIELDS, POOLING)
+# modules.json comes last: where it is cached, a load looks for the others and does not ask the hub for them.
+VECTORS = (*SETTINGS, FIELDS, POOLING, MODULES)
 """The files of sentence-transformers that `vectors_of` reads; they are fetched with the weights if there are any."""
 
 LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
@@ -214,5 +215,7 @@ class CachedFiles:
         """Settings that the model may have for all that the cache records: of its tokenizer, and of its vectors."""
         parts = set(parts)
         asked = SETTINGS_FILES[:1] if "tokenizer" in parts else ()
-        asked += (FIELDS,) if "weights" in parts and self.path(MODULES) else ()
+        if "weights" in parts:
+            # transformers fills a cache without asking for modules.json, which says how texts become vectors.
+            asked += (FIELDS,) if self.path(MODULES) else (MODULES,)
         return [name for name in asked if self._find(name) is None]
