@@ -182,12 +182,14 @@ def longest_text(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
 
 
 def save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
-    """Writes the tokenizer's files with two settings that other programs need.
+    """Writes the tokenizer's files with three settings that other programs need.
 
-    "model_max_length" is at most the model's longest input, in tokens, because transformers sets no limit without it.
-    "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the training text was prepared
-    by Google's rules, which split it.
+    "model_input_names" has no token types if the model has one type or none: such a model has no row for the second,
+    and DistilBERT takes none. "model_max_length" is at most the model's longest input, in tokens, because transformers
+    sets no limit without it. "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the
+    training text was prepared by Google's rules, which split it.
     """
+    tokenizer = tokenizer if config.tells_token_types else tokenizer.without_token_types()
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
     fields = read_object(path)

@@ -304,6 +304,13 @@ class Tokenizer(TokenIds):
         """The same tokenizer for a model that takes `max_length` tokens."""
         return Tokenizer(replace(self._parts, max_length=max_length))
 
+    def without_token_types(self) -> "Tokenizer":
+        """The same tokenizer for a model with one token type or none; itself if it gives no types already."""
+        if not self.takes_token_types:
+            return self
+        config = {name: value for name, value in self._parts.config.items() if name != "model_input_names"}
+        return Tokenizer(replace(self._parts, token_types=False, config=config))
+
     def lower_cased(self) -> "Tokenizer":
         """A tokenizer that lower-cases text first, except for special tokens written in it; itself if it does already.
 
