@@ -263,6 +263,19 @@ def test_calibration_sees_texts_with_the_default_prompt_as_the_model_will(tmp_pa
     assert [call["input_ids"].tolist() for call in seen] == [tokenizer(["cat the the"])["input_ids"].tolist()]
 
 
+def test_calibration_of_a_graph_with_types_by_a_tokenizer_without_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", object())
+    seen = []
+    monkeypatch.setattr(save, "quantize_calibrated", lambda path, graph, inputs: seen.extend(inputs))
+    config = CONFIG.replace(vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False).without_token_types()
+    params = tiny.random_params(config, 4, "mlm", scale=0.1)
+    save_onnx(tmp_path / "onnx", config, params, tokenizer, head="mlm", int8=True, calibration=["the cat"])
+    assert seen[0].keys() == {"input_ids", "attention_mask", "token_type_ids"}
+    assert seen[0]["token_type_ids"].tolist() == [[0, 0, 0, 0]]
+    assert {array.dtype for array in seen[0].values()} == {np.dtype(np.int64)}
+
+
 @pytest.mark.parametrize(("head", "name"), [("mlm", "logits"), ("multiple-choice", "logits")])
 def test_calibrated_int8_has_its_ranges_in_the_file_and_stays_near_float32(head, name, tmp_path):
     if find_spec("nncf") is None:  # importing it here would fork for its telemetry
