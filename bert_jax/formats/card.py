@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import MODEL_TYPES, BertConfig
+from bert_jax.formats.hub_files import DEFAULT_REVISION, HubId
 from bert_jax.formats.names.parameters import architecture_of
 from bert_jax.formats.training_record import table
 
@@ -138,6 +139,8 @@ config, params, tokenizer, report = bert_jax.load("DIR")
 """
 
 
-def card_of_published(text: str, repo: str) -> str:
-    """A card of ours with the name of the published model, `repo`, where it says DIR; any other text unchanged."""
-    return text.replace(", `DIR` being this folder", "").replace('"DIR"', f'"{repo}"')
+def card_of_published(text: str, target: HubId) -> str:
+    """A card of ours with the name and the branch of the published model where it says DIR; other text unchanged."""
+    text = text.replace(", `DIR` being this folder", "").replace('bert_jax.load("DIR")', f'bert_jax.load("{target}")')
+    branch = "" if target.revision == DEFAULT_REVISION else f', revision="{target.revision}"'
+    return text.replace('"DIR"', f'"{target.repo}"{branch}')

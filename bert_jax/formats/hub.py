@@ -326,7 +326,8 @@ def upload(
 
     Args:
         files: name in the repository -> the file on this machine.
-        repo_id: "ORG/NAME", or "ORG/NAME@BRANCH"; the branch is created if it does not exist.
+        repo_id: "ORG/NAME", or "ORG/NAME@BRANCH"; a branch that does not exist is created from main, whose model it
+            does not keep.
         message: of the commit.
         private: create the repository as a private one.
         overwrite: replace the model of a repository that has files already. Those of its files that a load would read
@@ -346,13 +347,20 @@ def upload(
         raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
     api = HfApi(endpoint=endpoint, token=token)
     with _push_explained(target, endpoint):
-        info, created = _open_repository(api, target, private)
-        there = [file.rfilename for file in info.siblings or () if file.rfilename != ".gitattributes"]
-        if there and not overwrite:
+        info, has_branch = _found(api, target, private)
+        there = [file.rfilename for file in info.siblings or ()] if info else []
+        there = [name for name in there if name != ".gitattributes"]
+        if there and has_branch and not overwrite:
             raise UserError(
                 f"{target}: already has {len(there)} files ({', '.join(there[:3])}{' ...' if len(there) > 3 else ''}); "
                 "overwrite=True replaces the model in a new commit, or choose another name"
             )
+        created = info is None
+        if info is None:
+            api.create_repo(target.repo, private=private or None, exist_ok=True)
+            info = api.model_info(target.repo)
+        if not has_branch and target.revision != DEFAULT_REVISION:
+            api.create_branch(target.repo, branch=target.revision, revision=info.sha)
         stale = tuple(name for name in there if name not in files and is_read_by_a_load(name))
         commit = api.create_commit(
             target.repo,
@@ -381,22 +389,23 @@ def upload(
     return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
 
 
-def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo, bool]":
-    """The state of the branch to push to, and whether the repository was created; creates what does not exist."""
+def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | None, bool]":
+    """The state of the branch to push to, or of main where there is none yet, and whether there is; None without a
+    repository.
+    """
     from huggingface_hub import errors
 
-    created = False
     try:
-        info = api.model_info(target.repo)
-        if private and not info.private:
-            advice = "make it private in its settings, or drop private=True"
-            raise UserError(f"{target.repo}: exists and is public; {advice}")
+        main = api.model_info(target.repo)
     except errors.RepositoryNotFoundError:
-        api.create_repo(target.repo, private=private or None, exist_ok=True)
-        created = True
-    if target.revision != DEFAULT_REVISION:
-        api.create_branch(target.repo, branch=target.revision, exist_ok=True)
-    return api.model_info(target.repo, revision=target.revision), created
+        return None, False
+    if private and not main.private:
+        advice = "make it private in its settings, or drop private=True"
+        raise UserError(f"{target.repo}: exists and is public; {advice}")
+    try:
+        return api.model_info(target.repo, revision=target.revision), True
+    except errors.RevisionNotFoundError:
+        return main, False
 
 
 @contextmanager

@@ -170,10 +170,16 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
 
 _OTHER_WEIGHTS = {".h5", ".ot", ".onnx", ".bin", ".safetensors", ".msgpack", ".ckpt", ".gguf", ".index"}
 
+# By folder; those of the graphs are optimum's.
+_WEIGHTS_IN = {"": _OTHER_WEIGHTS, "onnx": {".onnx", ".onnx_data"}, "openvino": {".xml", ".bin"}}
+
 
 def is_read_by_a_load(name: str) -> bool:
     """Whether some library that loads a published model reads the file of this name: config, weights, tokenizer."""
-    weights = "/" not in name and Path(name).suffix in _OTHER_WEIGHTS
+    folder, suffix = name.rpartition("/")[0], Path(name).suffix
+    weights = suffix in {"": _OTHER_WEIGHTS, "onnx": (".onnx", ".onnx_data"), "openvino": (".xml", ".bin")}.get(
+        folder, ()
+    )
     return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)
 
 
