@@ -100,6 +100,12 @@ def published_as(folder: str | os.PathLike[str]) -> str | None:
     return f"{found['repo'].replace('--', '/')}@{found['commit']}" if found else None
 
 
+def cache_of(folder: str | os.PathLike[str]) -> Path | None:
+    """The cache that has this folder; None for a folder that `published_as` does not know."""
+    above = Path(folder).absolute().parents
+    return next((path.parent for path in above if path.name.startswith("models--")), None)
+
+
 def _is_revision(text: str) -> bool:
     return len(text) <= 200 and _REVISION.fullmatch(text) is not None and ".." not in text
 
