@@ -90,7 +90,7 @@ def load(
         allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or have another
             shape; they are initialised randomly, and the report and a warning say so.
         dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
-        step: of a run directory, the checkpoint to load; None: the newest.
+        step: of a run directory, the checkpoint to load; None: the newest, or of a fine-tuning run its best model.
         key: for parameters that are initialised randomly; None: `jax.random.key(0)`.
         revision: branch, tag or commit of a published model.
         token: for a private or gated model; None: HF_TOKEN, or the token that `hf auth login` stored.

@@ -50,7 +50,7 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
     Args:
         source: a run directory (of a fine-tuning run, its best model), or a folder that transformers loads.
         repo: "ORG/NAME" or "ORG/NAME@BRANCH", where the card says that the model is.
-        step: of a run directory, the checkpoint to take; None: the newest.
+        step: of a run directory, the checkpoint to take; None: the newest, or of a fine-tuning run its best model.
         license: the hub's name of a licence, such as "apache-2.0", for the card's metadata.
 
     Raises:
