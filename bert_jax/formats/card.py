@@ -57,6 +57,9 @@ def model_card(
     )
     purpose = _PURPOSES.get(form, f"`{architecture}`")
     without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.has_pooler else ""
+    choices, axes = ("[:, None]", " [questions, choices, tokens]") if head == "multiple-choice" else ("", "")
+    kind = config.model_type
+    vocabulary = "`--spm_model_file` (`--vocab_file` for a vocab.txt)" if kind == "albert" else "`--vocab_file`"
     return "\n".join(
         [
             front,
@@ -65,7 +68,9 @@ def model_card(
             "## How it was trained\n",
             _training(card),
             "## How to load it\n",
-            _LOADING[form].format(architecture=architecture, without=without),
+            _LOADING[form].format(
+                architecture=architecture, without=without, choices=choices, axes=axes, kind=kind, vocabulary=vocabulary
+            ),
             *([] if form == "onnx" else [*_warnings(config), _OURS]),
         ]
     )
@@ -103,7 +108,7 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("DIR").encode(["A text.", "Another."])
 ```
 """,
-    "tf1": """Google's scripts take it with `--bert_config_file` (ALBERT: `--albert_config_file`), `--vocab_file` and
+    "tf1": """Google's scripts take it with `--{kind}_config_file`, {vocabulary} and
 `--init_checkpoint=DIR/bert_model.ckpt`, `DIR` being this folder.
 """,
     "onnx": """With onnxruntime, `DIR` being this folder:
@@ -122,11 +127,11 @@ arrays = {{
     "token_type_ids": np.array([text.type_ids for text in texts]),
 }}
 wanted = [node.name for node in session.get_inputs()]
-outputs = session.run(None, {{name: arrays[name] for name in wanted}})
+outputs = session.run(None, {{name: arrays[name]{choices} for name in wanted}})
 ```
 
 optimum (`ORTModel...`), sentence-transformers (`backend="onnx"`), transformers.js and OpenVINO read this folder too.
-Inputs are int64, any number of rows, any length that the model has positions for; outputs are float32.
+Inputs are int64{axes}, any number of rows, any length that the model has positions for; outputs are float32.
 """,
 }
 _OURS = """With bert_jax (JAX):

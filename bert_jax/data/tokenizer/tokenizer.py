@@ -276,8 +276,9 @@ class Tokenizer(TokenIds):
         """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
 
         The family's files are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded
-        from. With the model's config.json beside them transformers' `AutoTokenizer` gives the same ids, except for
-        words of more than 100 characters if `max_word_length` is not 100: it has no such setting.
+        from (ALBERT's also from beside a tokenizer.json, if the extra "spm" is installed). With the model's config.json
+        beside them transformers' `AutoTokenizer` gives the same ids, except for words of more than 100 characters if
+        `max_word_length` is not 100: it has no such setting.
         """
         write_tokenizer(directory, self._parts)
 

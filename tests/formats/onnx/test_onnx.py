@@ -3,6 +3,7 @@
 tests/parity/test_onnx_transformers.py compares every family and head with transformers.
 """
 
+import re
 import sys
 from collections import Counter
 from importlib.util import find_spec
@@ -172,6 +173,18 @@ def test_the_folder_has_what_optimum_writes(tmp_path):
     names = ("input_ids", "attention_mask", "token_type_ids")
     assert inputs == dict.fromkeys(names, ("tensor(int64)", batch))
     assert [(node.name, node.shape) for node in session.get_outputs()] == [("logits", ["batch_size", 3])]
+
+
+@pytest.mark.parametrize("head", ["encoder", "multiple-choice"])
+def test_the_card_calls_the_graph_with_what_it_takes(head, tmp_path):
+    config = CONFIG.replace(vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary([*PIECES], cased=False)
+    folder = save_onnx(tmp_path / "onnx", config, tiny.random_params(config, 4, head), tokenizer, head=head)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(code.replace("DIR/", f"{folder}/"), names)
+    assert np.isfinite(names["outputs"][0]).all()
+    assert names["outputs"][0].shape == ((1, 1) if head == "multiple-choice" else (1, 5, config.hidden_size))
 
 
 def test_a_model_of_vectors_keeps_its_pooling(tmp_path):
