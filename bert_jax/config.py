@@ -156,6 +156,11 @@ class BertConfig(ShownConfig):
         return self.family != "distilbert"
 
     @property
+    def tells_token_types(self) -> bool:
+        """Whether a second token type exists."""
+        return self.has_token_types and self.type_vocab_size > 1
+
+    @property
     def has_projection(self) -> bool:
         """Whether a dense layer takes the embeddings to the hidden size."""
         return self.family == "albert" or self.embedding_width != self.hidden_size

@@ -161,7 +161,7 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Adds --step, a checkpoint of a run directory."""
-    what = "this checkpoint of a run directory; default: the newest undamaged one"
+    what = "this checkpoint of a run; default: the newest undamaged one, or of a fine-tuning run its best model"
     parser.add_argument("--step", type=int, metavar="N", help=what)
 
 

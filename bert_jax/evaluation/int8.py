@@ -8,6 +8,7 @@ import numpy as np
 
 from bert_jax.data.tasks.labelled_text import LabelledText
 from bert_jax.data.tasks.published import GLUE, read_glue
+from bert_jax.data.tokenizer.layout import graph_inputs
 from bert_jax.errors import UserError, quoted
 from bert_jax.evaluation import metrics
 from bert_jax.evaluation.score import glue_scores
@@ -153,7 +154,7 @@ def _run(
         rows = graph.tokenizer(
             prompted, None if pairs is None else pairs[some], padding="longest", max_length=graph.max_length
         )
-        inputs = {name: np.asarray(rows.get(name, np.zeros_like(rows["input_ids"])), np.int64) for name in nodes}
+        inputs = graph_inputs(rows, nodes)
         # Multiple choice: each text is a question with one choice.
         shaped = {name: array[:, None] if nodes[name] == 3 else array for name, array in inputs.items()}
         yield inputs, dict(zip(names, graph.session.run(names, shaped), strict=True))

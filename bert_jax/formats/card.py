@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import MODEL_TYPES, BertConfig
+from bert_jax.formats.hub_files import DEFAULT_REVISION, HubId
 from bert_jax.formats.names.parameters import architecture_of
 from bert_jax.formats.training_record import table
 
@@ -56,6 +57,9 @@ def model_card(
     )
     purpose = _PURPOSES.get(form, f"`{architecture}`")
     without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.has_pooler else ""
+    choices, axes = ("[:, None]", " [questions, choices, tokens]") if head == "multiple-choice" else ("", "")
+    kind = config.model_type
+    vocabulary = "`--spm_model_file` (`--vocab_file` for a vocab.txt)" if kind == "albert" else "`--vocab_file`"
     return "\n".join(
         [
             front,
@@ -64,7 +68,9 @@ def model_card(
             "## How it was trained\n",
             _training(card),
             "## How to load it\n",
-            _LOADING[form].format(architecture=architecture, without=without),
+            _LOADING[form].format(
+                architecture=architecture, without=without, choices=choices, axes=axes, kind=kind, vocabulary=vocabulary
+            ),
             *([] if form == "onnx" else [*_warnings(config), _OURS]),
         ]
     )
@@ -102,7 +108,7 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("DIR").encode(["A text.", "Another."])
 ```
 """,
-    "tf1": """Google's scripts take it with `--bert_config_file` (ALBERT: `--albert_config_file`), `--vocab_file` and
+    "tf1": """Google's scripts take it with `--{kind}_config_file`, {vocabulary} and
 `--init_checkpoint=DIR/bert_model.ckpt`, `DIR` being this folder.
 """,
     "onnx": """With onnxruntime, `DIR` being this folder:
@@ -121,11 +127,11 @@ arrays = {{
     "token_type_ids": np.array([text.type_ids for text in texts]),
 }}
 wanted = [node.name for node in session.get_inputs()]
-outputs = session.run(None, {{name: arrays[name] for name in wanted}})
+outputs = session.run(None, {{name: arrays[name]{choices} for name in wanted}})
 ```
 
 optimum (`ORTModel...`), sentence-transformers (`backend="onnx"`), transformers.js and OpenVINO read this folder too.
-Inputs are int64, any number of rows, any length that the model has positions for; outputs are float32.
+Inputs are int64{axes}, any number of rows, any length that the model has positions for; outputs are float32.
 """,
 }
 _OURS = """With bert_jax (JAX):
@@ -138,6 +144,8 @@ config, params, tokenizer, report = bert_jax.load("DIR")
 """
 
 
-def card_of_published(text: str, repo: str) -> str:
-    """A card of ours with the name of the published model, `repo`, where it says DIR; any other text unchanged."""
-    return text.replace(", `DIR` being this folder", "").replace('"DIR"', f'"{repo}"')
+def card_of_published(text: str, target: HubId) -> str:
+    """A card of ours with the name and the branch of the published model where it says DIR; other text unchanged."""
+    text = text.replace(", `DIR` being this folder", "").replace('bert_jax.load("DIR")', f'bert_jax.load("{target}")')
+    branch = "" if target.revision == DEFAULT_REVISION else f', revision="{target.revision}"'
+    return text.replace('"DIR"', f'"{target.repo}"{branch}')

@@ -51,7 +51,7 @@ def convert(
         to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint), "sentence-transformers" or
             "onnx" (config.json and onnx/model.onnx).
         head: the head to write; None: the head that `source` has, or for sentence-transformers its encoder.
-        step: of a run directory, the checkpoint to read; None: the newest.
+        step: of a run directory, the checkpoint to read; None: the newest, or of a fine-tuning run its best model.
         num_labels, allow_missing: as in `load`.
         pooling: as in `save_pretrained`. None: an encoder keeps that of `source`, with its maximum length and prompts;
             if `source` has none, "mean" for sentence-transformers and none for hf and onnx. Google's form has none.
@@ -93,7 +93,12 @@ def convert(
     card = training_record(opened.folder, report.step) if opened.is_run else None
     if opened.published:
         card = {"converted from": opened.published}
-    facts = {"head": report.head, "step": report.step, "card": card, "sentence_transformers": vectors}
+    step = report.step
+    if to == "tf1" and step is not None:
+        if not opened.is_run:  # a run's card says the step
+            report = replace(report, notes=(*report.notes, f"its step {step:,} is left out: Google's format has none"))
+        step = None
+    facts = {"head": report.head, "step": step, "card": card, "sentence_transformers": vectors}
     if to == "onnx":
         written = save_onnx(directory, config, params, tokenizer, **facts, int8=int8, calibration=calibration)
     else:

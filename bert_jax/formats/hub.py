@@ -52,6 +52,9 @@ def fetch(
 ) -> Path:
     """The local folder of a published model, after a download of the files that the cache lacks.
 
+    A complete copy that may lack only settings (of the tokenizer, of vectors) is used with a warning where the hub
+    cannot be asked for them, or refuses.
+
     The folder holds config.json, the weights in one format (preferring safetensors, then PyTorch's, then Flax's; one
     file or shards) and all files of its tokenizer. It may hold more files that another program has downloaded.
 
@@ -96,16 +99,27 @@ def fetch(
         return folder
     try:
         return _Hub(source, cache, endpoint or constants.ENDPOINT, token).download(parts)
-    except _Unreachable as error:
+    except (_Unreachable, _Refused, _Unknown) as error:
         if folder and not missing:
-            logger.warning("%s: %s; the cached copy may lack %s", source, error, ", ".join(uncertain))
+            told = f"{source}: {error}" if isinstance(error, _Unreachable) else error
+            logger.warning("%s; the cached copy may lack %s", told, ", ".join(uncertain))
             return folder
+        if not isinstance(error, _Unreachable):
+            raise
         _, missing, _ = _look_up(source, parts, cache)
         raise FileNotFoundError(f"{_nowhere(source, missing, cache)}, and {error}") from None
 
 
 class _Unreachable(Exception):
     """The hub could not be reached, or answered with an error; the message says which."""
+
+
+class _Refused(UserError):
+    """The hub has the model and not for this token, or not in this revision."""
+
+
+class _Unknown(FileNotFoundError):
+    """The hub has no such model, or none for this token."""
 
 
 def _look_up(source: HubId, parts: tuple[str, ...], cache: Path) -> tuple[Path | None, list[str], list[str]]:
@@ -157,7 +171,9 @@ class _Hub:
         self._check_space(commit, [listed[name] for name in wanted])
         for name in wanted:
             get(name)
-        known: tuple[str, ...] = (FIELDS,) if MODULES in listed else ()
+        known: tuple[str, ...] = ()
+        if "weights" in parts:
+            known += (FIELDS,) if MODULES in listed else (MODULES,)
         if "tokenizer" in parts:
             known += (*SETTINGS_FILES[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
         self._note_absent([name for name in known if name not in listed], commit)
@@ -235,20 +251,20 @@ class _Hub:
             yield
         except errors.GatedRepoError:
             page = f"{self.endpoint}/{repo}"
-            raise UserError(
+            raise _Refused(
                 f"{self.source}: is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
-            raise FileNotFoundError(
+            raise _Unknown(
                 f"{self.source}: no such local folder{near_path(repo)}, and {self.endpoint} has no such model; if the "
                 "model is private, set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
-            raise UserError(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
+            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
         except errors.HfHubHTTPError as error:
             status = error.response.status_code
             if status in (401, 403):
-                raise UserError(
+                raise _Refused(
                     f"{self.source}: {self.endpoint} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
                     "that may read it"
                 ) from None
@@ -310,7 +326,8 @@ def upload(
 
     Args:
         files: name in the repository -> the file on this machine.
-        repo_id: "ORG/NAME", or "ORG/NAME@BRANCH"; the branch is created if it does not exist.
+        repo_id: "ORG/NAME", or "ORG/NAME@BRANCH"; a branch that does not exist is created from main, whose model it
+            does not keep.
         message: of the commit.
         private: create the repository as a private one.
         overwrite: replace the model of a repository that has files already. Those of its files that a load would read
@@ -330,13 +347,20 @@ def upload(
         raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
     api = HfApi(endpoint=endpoint, token=token)
     with _push_explained(target, endpoint):
-        info, created = _open_repository(api, target, private)
-        there = [file.rfilename for file in info.siblings or () if file.rfilename != ".gitattributes"]
-        if there and not overwrite:
+        info, has_branch = _found(api, target, private)
+        there = [file.rfilename for file in info.siblings or ()] if info else []
+        there = [name for name in there if name != ".gitattributes"]
+        if there and has_branch and not overwrite:
             raise UserError(
                 f"{target}: already has {len(there)} files ({', '.join(there[:3])}{' ...' if len(there) > 3 else ''}); "
                 "overwrite=True replaces the model in a new commit, or choose another name"
             )
+        created = info is None
+        if info is None:
+            api.create_repo(target.repo, private=private or None, exist_ok=True)
+            info = api.model_info(target.repo)
+        if not has_branch and target.revision != DEFAULT_REVISION:
+            api.create_branch(target.repo, branch=target.revision, revision=info.sha)
         stale = tuple(name for name in there if name not in files and is_read_by_a_load(name))
         commit = api.create_commit(
             target.repo,
@@ -365,22 +389,23 @@ def upload(
     return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
 
 
-def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo, bool]":
-    """The state of the branch to push to, and whether the repository was created; creates what does not exist."""
+def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | None, bool]":
+    """The state of the branch to push to, or of main where there is none yet, and whether there is; None without a
+    repository.
+    """
     from huggingface_hub import errors
 
-    created = False
     try:
-        info = api.model_info(target.repo)
-        if private and not info.private:
-            advice = "make it private in its settings, or drop private=True"
-            raise UserError(f"{target.repo}: exists and is public; {advice}")
+        main = api.model_info(target.repo)
     except errors.RepositoryNotFoundError:
-        api.create_repo(target.repo, private=private or None, exist_ok=True)
-        created = True
-    if target.revision != DEFAULT_REVISION:
-        api.create_branch(target.repo, branch=target.revision, exist_ok=True)
-    return api.model_info(target.repo, revision=target.revision), created
+        return None, False
+    if private and not main.private:
+        advice = "make it private in its settings, or drop private=True"
+        raise UserError(f"{target.repo}: exists and is public; {advice}")
+    try:
+        return api.model_info(target.repo, revision=target.revision), True
+    except errors.RevisionNotFoundError:
+        return main, False
 
 
 @contextmanager

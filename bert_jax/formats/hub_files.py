@@ -100,6 +100,12 @@ def published_as(folder: str | os.PathLike[str]) -> str | None:
     return f"{found['repo'].replace('--', '/')}@{found['commit']}" if found else None
 
 
+def cache_of(folder: str | os.PathLike[str]) -> Path | None:
+    """The cache that has this folder; None for a folder that `published_as` does not know."""
+    above = Path(folder).absolute().parents
+    return next((path.parent for path in above if path.name.startswith("models--")), None)
+
+
 def _is_revision(text: str) -> bool:
     return len(text) <= 200 and _REVISION.fullmatch(text) is not None and ".." not in text
 
@@ -116,7 +122,8 @@ _VOCABULARIES = (
 # Settings come before the vocabulary, so that an interrupted download is noticed by its missing vocabulary.
 TOKENIZER = (*SETTINGS_FILES, *(name for names in _VOCABULARIES for name in names))
 
-VECTORS = (MODULES, *SETTINGS, FIELDS, POOLING)
+# modules.json comes last: where it is cached, a load looks for the others and does not ask the hub for them.
+VECTORS = (*SETTINGS, FIELDS, POOLING, MODULES)
 """The files of sentence-transformers that `vectors_of` reads; they are fetched with the weights if there are any."""
 
 LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
@@ -169,10 +176,16 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
 
 _OTHER_WEIGHTS = {".h5", ".ot", ".onnx", ".bin", ".safetensors", ".msgpack", ".ckpt", ".gguf", ".index"}
 
+# By folder; those of the graphs are optimum's.
+_WEIGHTS_IN = {"": _OTHER_WEIGHTS, "onnx": {".onnx", ".onnx_data"}, "openvino": {".xml", ".bin"}}
+
 
 def is_read_by_a_load(name: str) -> bool:
     """Whether some library that loads a published model reads the file of this name: config, weights, tokenizer."""
-    weights = "/" not in name and Path(name).suffix in _OTHER_WEIGHTS
+    folder, suffix = name.rpartition("/")[0], Path(name).suffix
+    weights = suffix in {"": _OTHER_WEIGHTS, "onnx": (".onnx", ".onnx_data"), "openvino": (".xml", ".bin")}.get(
+        folder, ()
+    )
     return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)
 
 
@@ -214,5 +227,7 @@ class CachedFiles:
         """Settings that the model may have for all that the cache records: of its tokenizer, and of its vectors."""
         parts = set(parts)
         asked = SETTINGS_FILES[:1] if "tokenizer" in parts else ()
-        asked += (FIELDS,) if "weights" in parts and self.path(MODULES) else ()
+        if "weights" in parts:
+            # transformers fills a cache without asking for modules.json, which says how texts become vectors.
+            asked += (FIELDS,) if self.path(MODULES) else (MODULES,)
         return [name for name in asked if self._find(name) is None]

@@ -90,7 +90,7 @@ def load(
         allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or have another
             shape; they are initialised randomly, and the report and a warning say so.
         dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
-        step: of a run directory, the checkpoint to load; None: the newest.
+        step: of a run directory, the checkpoint to load; None: the newest, or of a fine-tuning run its best model.
         key: for parameters that are initialised randomly; None: `jax.random.key(0)`.
         revision: branch, tag or commit of a published model.
         token: for a private or gated model; None: HF_TOKEN, or the token that `hf auth login` stored.
@@ -165,7 +165,16 @@ def load_arrays(
     with Checkpoints(opened.folder / "checkpoints") as checkpoints:
         restored = checkpoints.restore_arrays(step, part="params")
     flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
-    return _select(flat, config, head or head_in(flat, config), str(opened), restored.step)
+    return _select(flat, config, head or _head_of_run(opened, flat), str(opened), restored.step)
+
+
+def _head_of_run(run: Source, names: Iterable[str]) -> str:
+    """The head of a run's checkpoint, which names none."""
+    found, config = head_in(names, run.config), run.config
+    # The parameters of multiple choice are those of a classifier with one class. Fine-tuning records a problem_type for
+    # every classifier of texts, and none for choices.
+    is_choice = run.is_finetuning_run and config.problem_type is None and config.num_labels == 1
+    return "multiple-choice" if is_choice and found == "sequence-classification" else found
 
 
 def load_config(source: AnySource) -> BertConfig:
@@ -192,7 +201,12 @@ def load_tokenizer(
     if opened.is_run:
         folder = folder / "tokenizer"
         options.setdefault("max_length", opened.config.longest_input)
-    return Tokenizer.load(folder, model=model, **options) if Tokenizer.is_in(folder) else None
+    if not Tokenizer.is_in(folder):
+        return None
+    tokenizer = Tokenizer.load(folder, model=model, **options)
+    # What Hugging Face's config.json says was read above; a run's tokenizer was saved before its model was known.
+    one_type = opened.kind != "hf" and not opened.config.tells_token_types
+    return tokenizer.without_token_types() if one_type else tokenizer
 
 
 def _refuse_step(step: int | None, source: Source) -> None:

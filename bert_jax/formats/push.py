@@ -1,5 +1,6 @@
 """What `python -m bert_jax push` uploads: the files of a model, and a card that holds its scores."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.card import card_of_published, model_card
 from bert_jax.formats.convert import convert
 from bert_jax.formats.hub import with_metadata
-from bert_jax.formats.hub_files import parse_hub_id
+from bert_jax.formats.hub_files import HubId, parse_hub_id
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.new_folder import CARD, CARD_MARK, write_text
 from bert_jax.formats.sentence_transformers import model_folder
@@ -49,18 +50,19 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
     Args:
         source: a run directory (of a fine-tuning run, its best model), or a folder that transformers loads.
         repo: "ORG/NAME" or "ORG/NAME@BRANCH", where the card says that the model is.
-        step: of a run directory, the checkpoint to take; None: the newest.
+        step: of a run directory, the checkpoint to take; None: the newest, or of a fine-tuning run its best model.
         license: the hub's name of a licence, such as "apache-2.0", for the card's metadata.
 
     Raises:
         FileNotFoundError, UserError: as `convert`; `repo` has no organisation; or `source` is in Google's form, or in
             that of sentence-transformers before version 0.3.
     """
-    full = _full_name(repo)
+    target = _target(repo)
+    name = target.repo.split("/")[1]
     opened = open_source(source)
     with TemporaryDirectory(prefix="bert_jax-push-") as scratch:
         if opened.is_run:
-            folder, report, _ = convert(opened, Path(scratch) / full.split("/")[1], step=step)
+            folder, report, _ = convert(opened, Path(scratch) / name, step=step)
             card, evaluation = (folder / CARD).read_text(encoding="utf-8"), last_evaluation(opened.folder, report.step)
         else:
             if step is not None:
@@ -70,10 +72,10 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
             report.check()
             own = folder / CARD
             known = {"converted from": opened.published} if opened.published else None
-            card = _text_of(own) if own.is_file() else model_card(config, report.head, known, name="")
+            card = _text_of(own) if own.is_file() else model_card(config, report.head, known, name=name)
         if CARD_MARK in card:
-            card = _titled(card_of_published(card, full), full.split("/")[1])
-        card = with_metadata(card, full, license=license, evaluation=evaluation)
+            card = _titled(card_of_published(card, target), folder.resolve().name, name)
+        card = with_metadata(card, target.repo, license=license, evaluation=evaluation)
         write_text(Path(scratch) / CARD, card)
         yield Parcel(_files(folder) | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
 
@@ -85,12 +87,12 @@ def _text_of(card: Path) -> str:
         raise UserError(f"{card}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
-def _full_name(repo: str) -> str:
+def _target(repo: str) -> HubId:
     if "/" not in repo or Path(repo).is_absolute() or repo.startswith((".", "~")):
         raise UserError(
             f"{repo!r}: expected ORG/NAME (or ORG/NAME@BRANCH), where ORG is your user name or organisation"
         )
-    return parse_hub_id(repo).repo
+    return parse_hub_id(repo)
 
 
 def _checked(source: Source) -> Source:
@@ -108,10 +110,9 @@ def _checked(source: Source) -> Source:
     return source
 
 
-def _titled(card: str, name: str) -> str:
-    """A card of ours whose first heading is the model's published name, not that of a folder on this machine."""
-    front, _, rest = card.partition("\n# ")
-    return f"{front}\n# {name}\n{rest.partition(chr(10))[2]}"
+def _titled(card: str, folder: str, name: str) -> str:
+    """A card of ours whose heading is the model's published name where it was that of a folder on this machine."""
+    return re.sub(rf"^# {re.escape(folder)}$", lambda _: f"# {name}", card, count=1, flags=re.MULTILINE)
 
 
 def _files(folder: Path) -> dict[str, Path]:

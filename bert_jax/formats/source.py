@@ -11,7 +11,7 @@ from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import check_sum, expand_home, no_folder, read_object
 from bert_jax.formats.hub import fetch
-from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
+from bert_jax.formats.hub_files import PARTS, CachedFiles, cache_of, is_hub_id, published_as
 from bert_jax.formats.sentence_transformers import model_folder
 from bert_jax.formats.weights import has_weights
 
@@ -76,10 +76,15 @@ class Source:
         return self.published or str(self)
 
     def with_weights(self) -> "Source":
-        """Itself, once its weights are on this machine: downloads those of a published model, of the same commit."""
-        if self.published is not None:
-            fetch(self.published, parts=("config", "weights"))
+        """Itself, once its weights are on this machine: downloads those of a published model, of the same commit, into
+        the cache that has its config.
+        """
+        if self.published is not None and CachedFiles(self._file).missing(("weights",)):
+            fetch(self.published, parts=("config", "weights"), cache_dir=cache_of(self.folder))
         return self
+
+    def _file(self, name: str) -> Path | None:
+        return self.folder / name if (self.folder / name).is_file() else None
 
     def best(self, step: int | None = None) -> "Source":
         """The `export/` (best model so far) of a fine-tuning run without `step`, if there is one; else itself."""

@@ -58,7 +58,8 @@ def save_pretrained(
         head: a head of the family, such as "pretraining", "mlm", "encoder", "sequence-classification"; None: the head
             whose parameters `params` has. ("multiple-choice" must be named: it has the same parameters as
             "sequence-classification".)
-        step: the training step of these parameters, written to the weights' metadata; the verb `info` prints it.
+        step: the training step of these parameters, written to the weights' metadata; the verb `info` prints it. Not
+            for tf1, which has no place for it.
         card: how the model was trained, for README.md: facts, which become a table, or Markdown, which is copied.
         max_shard_size: in bytes, or a text such as "500MB"; larger weights are split into files of at most this size,
             with an index.
@@ -85,7 +86,7 @@ def save_pretrained(
     config = as_written(config, head)
     most = shard_bytes(max_shard_size)
     vectors = vectors_as(sentence_transformers)
-    _check_form(config, head, vectors, tf1)
+    _check_form(config, head, vectors, tf1, step)
     check_values(flat, config, tokenizer)
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         logger.warning("head_size=%d: transformers has no such option and cannot load this folder", config.head_dim)
@@ -100,6 +101,9 @@ def save_pretrained(
                 raise UserError(f"{folder / 'config.json'}: the config read back differs from the one written")
         if tokenizer is not None:
             save_tokenizer(tokenizer, folder, config)
+            if tf1 and not any((folder / name).is_file() for name in ("vocab.txt", "spiece.model")):
+                missing = "put the vocabulary's spiece.model beside it"
+                logger.warning("%s: Google's code cannot read its tokenizer.json; %s", directory, missing)
         if vectors is not None:
             write_modules(folder, vectors, config.hidden_size, longest_text(config, tokenizer))
         name = Path(directory).resolve().name
@@ -129,8 +133,10 @@ def as_written(config: BertConfig, head: str) -> BertConfig:
     return config.replace(labels=BertConfig().labels, problem_type=None) if head in _TWO_OUTPUTS else config
 
 
-def _check_form(config: BertConfig, head: str, vectors: Vectors | None, tf1: bool) -> None:
+def _check_form(config: BertConfig, head: str, vectors: Vectors | None, tf1: bool, step: int | None) -> None:
     if tf1:
+        if step is not None:
+            raise UserError(f"tf1 and step={step}: Google's form records no step; leave it out, or say it in card")
         if vectors is not None:
             raise UserError("tf1 and sentence_transformers: a folder has one form; write two folders")
         google_config(config)
@@ -182,12 +188,14 @@ def longest_text(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
 
 
 def save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
-    """Writes the tokenizer's files with two settings that other programs need.
+    """Writes the tokenizer's files with three settings that other programs need.
 
-    "model_max_length" is at most the model's longest input, in tokens, because transformers sets no limit without it.
-    "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the training text was prepared
-    by Google's rules, which split it.
+    "model_input_names" has no token types if the model has one type or none: such a model has no row for the second,
+    and DistilBERT takes none. "model_max_length" is at most the model's longest input, in tokens, because transformers
+    sets no limit without it. "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the
+    training text was prepared by Google's rules, which split it.
     """
+    tokenizer = tokenizer if config.tells_token_types else tokenizer.without_token_types()
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
     fields = read_object(path)

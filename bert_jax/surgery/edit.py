@@ -54,7 +54,8 @@ def edit(
         pruned: the heads to remove of each layer (`surgery.pruning.prune_heads`).
         words, into_unused, initial: words to add as tokens (`surgery.vocabulary.add_words`).
         positions, how: the longest input (`surgery.positions.extend_positions`).
-        step: this checkpoint of a run directory; None: the newest undamaged one.
+        step: this checkpoint of a run directory; None: the newest undamaged one, or of a fine-tuning run its best
+            model.
 
     Raises:
         FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named.

@@ -30,7 +30,8 @@ def extend_positions(
         The config with the larger `max_position_embeddings`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: the model has no learned table of absolute positions, `length` is not greater, or `how` is unknown.
+        UserError: the model has no learned table of absolute positions, `length` is not greater or above the most that
+            a config may have, or `how` is unknown.
     """
     now = config.longest_input
     if how not in WAYS:
@@ -45,10 +46,13 @@ def extend_positions(
     if table.shape[0] != config.max_position_embeddings:
         expected = f"expected max_position_embeddings={config.max_position_embeddings}"
         raise UserError(f"position_embeddings has {table.shape[0]} rows; {expected}")
+    try:
+        after = config.replace(max_position_embeddings=config.max_position_embeddings - now + length)
+    except UserError as error:  # more than any model has
+        raise UserError(f"length={length}: {error}") from None
     before, rows = np.split(table, [config.max_position_embeddings - now])
     longer = rows[np.arange(length) % now] if how == "tile" else _stretched(rows, length)
     embeddings = {**encoder["embeddings"], "position_embeddings": np.concatenate([before, longer])}
-    after = config.replace(max_position_embeddings=len(before) + length)
     return after, with_encoder(params, {**encoder, "embeddings": embeddings})
 
 

@@ -77,6 +77,14 @@ def test_a_form_without_a_pooling_is_said_to_lose_it(tmp_path):
     assert vectors_of(out.directory) is None
 
 
+def test_a_form_without_a_step_is_said_to_lose_it(tmp_path):
+    params = tiny.random_params(CONFIG, 4, "mlm")
+    folder = save_pretrained(tmp_path / "m", CONFIG, params, None, head="mlm", step=1700)
+    out = convert(folder, tmp_path / "google", to="tf1")
+    assert out.report.step == 1700
+    assert out.report.notes[-1] == "its step 1,700 is left out: Google's format has none"
+
+
 @pytest.mark.parametrize("to", ["hf", "tf1"])
 def test_layers_that_we_do_not_have_are_left_out_of_a_form_that_has_no_need_of_them(tmp_path, to):
     folder = make_vectors(tmp_path / "m")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,53 @@ def test_what_an_earlier_version_did_not_ask_for_is_asked_for_once(hub, get, cap
     hub.log.clear()
     get("somebody/plain")
     assert hub.log == []
+
+
+def test_a_cache_that_transformers_filled_is_asked_for_what_makes_vectors(hub, get, tmp_path, caplog):
+    """transformers never asks for modules.json, without which texts would silently become other vectors."""
+    client = partial(huggingface_hub.hf_hub_download, cache_dir=tmp_path / "cache", endpoint=hub.endpoint, token=False)
+    hub.publish("somebody/sentences", NEEDED | {"modules.json": b"[]", "1_Pooling/config.json": b"{}"})
+    hub.publish("somebody/plain", NEEDED)
+    for repo in ("somebody/sentences", "somebody/plain"):
+        for name in NEEDED:
+            client(repo, name)
+    folder = get("somebody/sentences", offline=True)
+    assert "may lack modules.json" in caplog.text
+    assert get("somebody/sentences") == folder
+    assert {"modules.json", "1_Pooling"} <= names(folder)
+    get("somebody/plain")
+    hub.log.clear()
+    assert get("somebody/sentences") == folder
+    get("somebody/plain")
+    assert hub.log == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"token": "hf_right"}, r"refuses access \(HTTP 401"),
+        ({"token": "hf_right", "gated": True}, "is gated"),
+        (None, "has no such model"),
+        ({"revisions": {}}, "has no revision 'main'"),
+    ],
+    ids=["private", "gated", "deleted", "revision"],
+)
+def test_a_complete_copy_is_used_where_the_hub_refuses_what_may_be_missing(hub, get, caplog, change, says):
+    folder = get(REPO)
+    for path in folder.parents[1].glob(".no_exist/*/*"):
+        path.unlink()
+    if change is None:
+        del hub.models[REPO]
+    else:
+        hub.publish(REPO, FILES, **change)
+    with caplog.at_level("WARNING"):
+        assert get(REPO) == folder
+    told = [record.getMessage() for record in caplog.records if "may lack" in record.getMessage()]
+    assert len(told) == 1 and told[0].endswith("; the cached copy may lack modules.json")
+    assert re.search(says, told[0]) and told[0].count(REPO + ":") == 1
+    (folder / "model.safetensors").unlink()
+    with pytest.raises((FileNotFoundError, UserError), match=says):
+        get(REPO)
 
 
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])

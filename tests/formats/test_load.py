@@ -14,6 +14,7 @@ import pytest
 import bert_jax
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load, load_arrays, load_config, load_tokenizer
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
@@ -204,6 +205,19 @@ def test_a_token_past_the_table_is_one_clear_line(export, tmp_path):
         load(copy)
 
 
+@pytest.mark.parametrize(("kind", "head"), [(None, "multiple-choice"), ("regression", "sequence-classification")])
+def test_a_checkpoint_of_multiple_choice_is_not_taken_for_a_classifier(tmp_path, kind, head):
+    """Their parameters have the same names and shapes."""
+    config = CONFIG.replace(labels=("LABEL_0",), problem_type=kind)
+    recorded = {"task": "swag" if kind is None else "stsb", "model": config.to_json()}
+    run = write_run(
+        tmp_path / "run", recorded, tiny.random_params(config, 3, head),
+        Tokenizer.from_vocabulary(PIECES, cased=False), steps=(1, 2),
+    )  # fmt: skip
+    assert load_arrays(run, step=1).report.head == head
+    assert load_arrays(convert(run, tmp_path / "out", step=1).directory).report.head == head
+
+
 def test_a_run_without_sentence_pairs_is_a_masked_language_model(tmp_path, params):
     run = tmp_path / "run"
     run.mkdir()
@@ -228,6 +242,28 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(run, tmp_path, params, caplo
     assert loaded.report.step == 5
     assert largest.name in caplog.text
     assert_same(loaded.params, jax.tree.map(lambda x: x + 1, params))
+
+
+def test_a_model_with_one_token_type_is_given_none(tmp_path):
+    """A second type would be past its table, where JAX reads NaN and transformers fails."""
+    config, tokenizer = CONFIG.replace(type_vocab_size=1), Tokenizer.from_vocabulary(PIECES, cased=False)
+    params = tiny.random_params(config, 3, "mlm")
+    assert tokenizer.takes_token_types
+    run = write_run(tmp_path / "run", {"model": config.to_json()}, params, tokenizer, steps=(1, 2))
+    google = save_pretrained(tmp_path / "google", config, params, tokenizer, tf1=True)
+    for source in (run, google, save_pretrained(tmp_path / "hf", config, params, tokenizer)):
+        assert "token_type_ids" not in load_tokenizer(source)("the cat", "sat")
+
+
+@pytest.mark.parametrize("model", ["distilbert", "one type"])
+def test_the_files_of_a_tokenizer_name_the_inputs_of_the_model(tmp_path, model):
+    config = CONFIG.replace(model_type="distilbert") if model == "distilbert" else CONFIG.replace(type_vocab_size=1)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    out = save_pretrained(tmp_path / "m", config, tiny.random_params(config, 3, "mlm"), tokenizer)
+    saved = json.loads((out / "tokenizer_config.json").read_text())
+    assert saved["model_input_names"] == ["input_ids", "attention_mask"]
+    again = Tokenizer.load(out / "tokenizer.json")  # without config.json, too
+    assert not again.takes_token_types and again.fingerprint == tokenizer.fingerprint
 
 
 def test_mistakes_are_one_clear_line(run, export, tmp_path, params):

@@ -186,24 +186,49 @@ def test_a_dry_run_shows_files_and_card_and_asks_the_hub_nothing(run, hub, capsy
 @pytest.mark.slow
 def test_a_repository_with_files_is_replaced_only_on_request(run, hub, params, tokenizer, capsys):
     old = {"config.json": b"{}", "model.safetensors.index.json": b"{}", "model-00001-of-00001.safetensors": b"old"}
+    old |= {"onnx/model.onnx": b"graph", "openvino/openvino_model.xml": b"graph"}
     hub.publish(REPO, old | {"photo.jpg": b"cat"})
     before = dict(files_of(hub))
     said = refusal(capsys, str(run), REPO)
-    assert f"error: {REPO}: already has 4 files" in said and "--overwrite" in said
+    assert f"error: {REPO}: already has 6 files" in said and "--overwrite" in said
     assert files_of(hub) == before
     assert main(["push", str(run), REPO, "--overwrite"]) == 0
     assert "deleted there" in capsys.readouterr().err
     after = files_of(hub)
     assert after["photo.jpg"] == b"cat"
-    assert not {"model.safetensors.index.json", "model-00001-of-00001.safetensors"} & after.keys()
+    assert not (old.keys() - {"config.json"}) & after.keys()
     assert sha256_of_parameters(load(REPO).params) == sha256_of_parameters(params)
 
 
-def test_a_branch_of_its_own_leaves_main_alone(run, hub):
-    hub.publish(REPO, {".gitattributes": b""})
+def test_a_branch_of_its_own_leaves_main_alone(run, hub, capsys):
+    model = {"config.json": b"{}", "pytorch_model.bin": b"old", "photo.jpg": b"cat", ".gitattributes": b""}
+    hub.publish(REPO, model)
     assert main(["push", str(run), f"{REPO}@v2"]) == 0
-    assert "config.json" in files_of(hub, revision="v2")
-    assert "config.json" not in files_of(hub)
+    assert files_of(hub) == model
+    branch = files_of(hub, revision="v2")
+    assert "model.safetensors" in branch and branch["config.json"] != b"{}" and branch["photo.jpg"] == b"cat"
+    assert "pytorch_model.bin" not in branch
+    card = branch["README.md"].decode()
+    assert f'from_pretrained("{REPO}", revision="v2")' in card and f'bert_jax.load("{REPO}@v2")' in card
+    assert f"{REPO}@v2: already has" in refusal(capsys, str(run), f"{REPO}@v2")  # it is there now
+    assert files_of(hub, revision="v2") == branch
+
+
+def test_a_refused_push_leaves_no_branch_and_no_repository(run, hub, capsys):
+    hub.publish(REPO, {".gitattributes": b""})
+    refusal(capsys, str(run), f"{REPO}@v2", "--private")
+    assert list(hub.models) == [REPO] and "v2" not in hub.models[REPO].revisions
+
+
+def test_a_heading_of_ones_own_stays_in_a_card_of_ours(tmp_path, params):
+    folder = save_pretrained(tmp_path / "my.bert", CONFIG, params, None, head="pretraining")
+    with packed(folder, REPO) as parcel:
+        assert "\n# cats\n" in parcel.card and "my.bert" not in parcel.card
+    card = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(card.replace("# my.bert", "# The cats of my street\n\n# my.bertha"))
+    with packed(folder, REPO) as parcel:
+        assert "\n# The cats of my street\n\n# my.bertha\n" in parcel.card
+        assert f'bert_jax.load("{REPO}")' in parcel.card
 
 
 @pytest.mark.slow
@@ -294,5 +319,7 @@ def test_a_file_that_cannot_be_read_is_no_fault_of_the_network(run, hub, monkeyp
 
 def test_files_that_a_load_reads():
     read = ["config.json", "model.safetensors", "model-00001-of-00002.safetensors", "vocab.txt", "tf_model.h5"]
+    read += ["onnx/model.onnx", "onnx/model.onnx_data", "openvino/openvino_model.bin", "model.onnx"]
     assert all(is_read_by_a_load(name) for name in read)
-    assert not any(is_read_by_a_load(name) for name in ["LICENSE", "photo.jpg", "onnx/model.onnx", "README.md"])
+    others = ["LICENSE", "photo.jpg", "onnx/notes.txt", "README.md", "openvino/README.md", "figures/model.onnx"]
+    assert not any(is_read_by_a_load(name) for name in others)

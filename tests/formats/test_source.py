@@ -1,11 +1,13 @@
 """What a user's string names is determined once: its kind is recognised, and no file is opened twice."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import bert_jax
+import bert_jax.formats.source as source_module
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
@@ -88,6 +90,21 @@ def test_of_a_fine_tuning_run_the_export_is_taken_unless_a_checkpoint_is_asked_f
     assert open_source(tmp_path).best(step=3).folder == tmp_path
     (tmp_path / "config.json").write_text(json.dumps({"model": {}}))  # pretraining
     assert open_source(tmp_path).best().folder == tmp_path
+
+
+def test_a_snapshot_with_its_weights_is_not_asked_about_again(places, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(source_module, "fetch", lambda repo, **options: asked.append((repo, options)))
+    cache, commit = tmp_path / "elsewhere", "0" * 40
+    folder = cache / "models--somebody--bert" / "snapshots" / commit
+    shutil.copytree(places["hf"], folder)
+    opened = open_source(folder)
+    assert opened.with_weights() is opened and asked == []
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    opened.with_weights()
+    assert asked == [(f"somebody/bert@{commit}", {"parts": ("config", "weights"), "cache_dir": cache})]
 
 
 def test_a_tilde_of_nobody_is_a_name(tmp_path, monkeypatch):

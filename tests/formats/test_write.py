@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import bert_jax.formats.weights as weights_module
 import bert_jax.formats.write as write_module
 from bert_jax.config import MODEL_TYPES, BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import FAMILIES, parameters_of
 from bert_jax.formats.read import read_model
@@ -20,6 +21,7 @@ from bert_jax.formats.sentence_transformers import Vectors, vectors_of
 from bert_jax.formats.write import config_json, save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests import tiny
+from tests.data.tokenizer.tokenizer_folders import albert_spiece, write
 
 CONFIG = BertConfig(
     vocab_size=11, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
@@ -297,6 +299,31 @@ def test_the_card_says_what_is_known_and_claims_nothing_else(tmp_path, params):
     assert "Not recorded." in text
     text = (save_pretrained(tmp_path / "o", CONFIG, params, None, card="Trained *well*.") / "README.md").read_text()
     assert "Trained *well*." in text
+
+
+def test_the_form_of_google_names_the_vocabulary_that_its_code_reads(tmp_path, caplog):
+    pytest.importorskip("sentencepiece", reason="the extra `spm` is not installed")
+    config = tiny.CONFIG.replace(model_type="albert", embedding_size=8)
+    params = tiny.random_params(config, 1, "encoder")
+    files = write(tmp_path / "t", spiece__model=albert_spiece())
+    tokenizer = Tokenizer.load(files)
+    out = tmp_path / "first"
+    for name in ("first", "second"):  # tokenizer.json, which the first has, takes precedence
+        out = save_pretrained(tmp_path / name, config, params, tokenizer, head="encoder", tf1=True)
+        assert (out / "spiece.model").read_bytes() == (files / "spiece.model").read_bytes()
+        tokenizer = Tokenizer.load(out)
+    assert "`--albert_config_file`, `--spm_model_file`" in (out / "README.md").read_text()
+    assert "spiece.model" not in caplog.text
+    (out / "spiece.model").unlink()
+    bare = save_pretrained(tmp_path / "bare", config, params, Tokenizer.load(out), head="encoder", tf1=True)
+    assert "bare: Google's code cannot read its tokenizer.json; put the vocabulary's spiece.model" in caplog.text
+    assert not (bare / "spiece.model").exists()
+
+
+def test_the_form_of_google_refuses_a_step_which_it_cannot_record(tmp_path, params):
+    with pytest.raises(UserError, match="tf1 and step=7: Google's form records no step; leave it out"):
+        save_pretrained(tmp_path / "m", CONFIG, params, None, step=7, tf1=True)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_head_size_of_its_own_is_written_and_read_with_a_warning(tmp_path, caplog):

@@ -71,6 +71,7 @@ def test_a_tiled_model_answers_short_inputs_as_before_and_long_ones_at_all(confi
     [
         ({}, 6, "tile", "length=6: the model already takes 6 positions"),
         ({}, 9, "stretch", "how='stretch': expected one of tile, interpolate"),
+        ({}, 10**12, "tile", "length=1000000000000: max_position_embeddings=1000000000000: expected at most 16777216"),
         ({"position_embedding_type": "relative_key"}, 9, "tile", "positions are relative_key in this model"),
         (
             {"max_position_embeddings": 7},

@@ -48,7 +48,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
 
     Args:
         source: a run directory, a Hugging Face folder or a hub id.
-        step: this checkpoint of a run; None: the newest undamaged one.
+        step: this checkpoint of a run; None: the newest undamaged one, or of a fine-tuning run its best model.
 
     Returns:
         kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" for a model from the hub, else None; head; config

@@ -39,7 +39,8 @@ class TokenizerParts:
         config: tokenizer_config.json.
         family: None if the pipeline belongs to no known family.
         token_types: whether the model takes token type ids, None if no file says.
-        spiece: the bytes of the SentencePiece file, if it was read from one.
+        spiece: the bytes of the SentencePiece file, if it was read from one; for ALBERT also if it was read from a
+            tokenizer.json beside one with the same pieces.
     """
 
     backend: tokenizers.Tokenizer

@@ -1,6 +1,6 @@
 """From token sequences to rows: truncation, the places of [CLS] and [SEP], padding; whole batches in NumPy."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -130,6 +130,11 @@ def assemble(
         for name, values in segments[slot.segment].fields.items():
             rows[name][row, column] = values[source]
     return rows | {"token_type_ids": types, "attention_mask": attention, "special_tokens_mask": special}
+
+
+def graph_inputs(rows: Mapping[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The inputs of these names that an ONNX graph takes, int64 [B, L]; token types are 0 where `rows` has none."""
+    return {name: np.asarray(rows.get(name, np.zeros_like(rows["input_ids"])), np.int64) for name in names}
 
 
 def join(

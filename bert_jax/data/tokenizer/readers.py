@@ -307,7 +307,26 @@ def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> 
     if pieces and {p: i for i, p in enumerate(pieces)} != backend.get_vocab(with_added_tokens=False):
         logger.warning("%s and %s hold different vocabularies: using the latter, as transformers does", text_file, path)
         pieces = []
-    return TokenizerParts(backend, _in_id_order(backend, pieces, path), special_tokens, family=family)
+    vocabulary, spiece = _in_id_order(backend, pieces, path), _spiece_beside(path, family, backend)
+    return TokenizerParts(backend, vocabulary, special_tokens, family=family, spiece=spiece)
+
+
+def _spiece_beside(path: Path, family: Family | None, backend: tokenizers.Tokenizer) -> bytes | None:
+    """The bytes of ALBERT's spiece.model beside a tokenizer.json, if both hold the same pieces; Google's code reads it.
+
+    None too where the package sentencepiece is missing or the file is damaged, since the tokenizer can do without.
+    """
+    file = path.with_name(ALBERT.files[0])
+    if family != ALBERT or not file.is_file():
+        return None
+    try:
+        spiece = read_spiece(file)
+    except UserError:
+        return None
+    if {piece: i for i, (piece, _) in enumerate(spiece.pieces)} == backend.get_vocab(with_added_tokens=False):
+        return spiece.data
+    logger.warning("%s and %s hold different vocabularies: using the latter, as transformers does", file, path)
+    return None
 
 
 def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokenizer:

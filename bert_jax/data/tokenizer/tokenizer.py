@@ -276,8 +276,9 @@ class Tokenizer(TokenIds):
         """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
 
         The family's files are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded
-        from. With the model's config.json beside them transformers' `AutoTokenizer` gives the same ids, except for
-        words of more than 100 characters if `max_word_length` is not 100: it has no such setting.
+        from (ALBERT's also from beside a tokenizer.json, if the extra "spm" is installed). With the model's config.json
+        beside them transformers' `AutoTokenizer` gives the same ids, except for words of more than 100 characters if
+        `max_word_length` is not 100: it has no such setting.
         """
         write_tokenizer(directory, self._parts)
 
@@ -303,6 +304,13 @@ class Tokenizer(TokenIds):
     def with_max_length(self, max_length: int) -> "Tokenizer":
         """The same tokenizer for a model that takes `max_length` tokens."""
         return Tokenizer(replace(self._parts, max_length=max_length))
+
+    def without_token_types(self) -> "Tokenizer":
+        """The same tokenizer for a model with one token type or none; itself if it gives no types already."""
+        if not self.takes_token_types:
+            return self
+        config = {name: value for name, value in self._parts.config.items() if name != "model_input_names"}
+        return Tokenizer(replace(self._parts, token_types=False, config=config))
 
     def lower_cased(self) -> "Tokenizer":
         """A tokenizer that lower-cases text first, except for special tokens written in it; itself if it does already.

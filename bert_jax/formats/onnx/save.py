@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.layout import graph_inputs
 from bert_jax.errors import UserError
 from bert_jax.formats.card import model_card
 from bert_jax.formats.names.parameters import head_in
@@ -113,7 +114,7 @@ def _calls(
     calls = []
     for text in texts:
         row = tokenizer([text], padding="longest", max_length=longest)
-        calls.append({name: row[name].astype(np.int64) for name in graph.inputs})
+        calls.append(graph_inputs(row, graph.inputs))
         if head == "multiple-choice":
             calls[-1] = {name: array[:, None] for name, array in calls[-1].items()}
     return calls

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
@@ -62,14 +62,17 @@ def find_prefix(source: str | os.PathLike[str]) -> Path:
     if not path.is_dir():
         return _existing_prefix(_bare(path))
     found = _prefixes(path)
-    latest = _latest(path)
+    latest = _latest(found[0].parent) if found else None
     if latest in found:
         return latest
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(prefix.name for prefix in found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
-        raise UserError(f"{path}: holds {len(found)} checkpoints, {names}: name one of them, such as {found[0]}")
+        raise UserError(
+            f"{path}: holds {len(found)} checkpoints, {names}: name one in the file {found[0].parent / _LATEST}, as in "
+            f'model_checkpoint_path: "{found[0].name}"'
+        )
     for file in sorted(path.iterdir()):
         if _is_table(file):
             raise UserError(_old_format(file))
@@ -113,7 +116,8 @@ def _latest(folder: Path) -> Path | None:
     except OSError:
         return None
     found = _LATEST_PATH.search(text)
-    return folder / Path(found[1].replace("\\\\", "\\")).name if found else None
+    # A path may have Windows' separators, which the file doubles.
+    return folder / PureWindowsPath(found[1].replace("\\\\", "\\")).name if found else None
 
 
 def _is_table(path: Path) -> bool:

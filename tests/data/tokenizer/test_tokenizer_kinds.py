@@ -460,6 +460,17 @@ def test_what_is_saved(files: dict, own_files: list[str], class_name: str, tmp_p
         assert again.all_special_ids == tokenizer.all_special_ids
 
 
+def test_a_sentencepiece_file_of_other_pieces_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    Tokenizer.load(write(tmp_path / "t", spiece__model=albert_spiece())).save(tmp_path / "saved")
+    own = tmp_path / "saved" / "spiece.model"
+    own.write_bytes(spiece([*ALBERT, *ALBERT_WORDS[::-1]], special=5, user_defined=3))
+    Tokenizer.load(tmp_path / "saved").save(tmp_path / "again")
+    assert f"{own} and {own.with_name('tokenizer.json')} hold different vocabularies" in caplog.text
+    own.write_bytes(b"damaged")
+    Tokenizer.load(tmp_path / "saved").save(tmp_path / "again")
+    assert not (tmp_path / "again" / "spiece.model").exists()
+
+
 @pytest.mark.parametrize("files", [byte_level_files(), {"spiece__model": albert_spiece()}])
 def test_pickles_give_the_same(files: dict, tmp_path: Path):
     tokenizer = Tokenizer.load(write(tmp_path / "t", **files), literal_special_tokens=False)

@@ -3,6 +3,7 @@
 tests/parity/test_onnx_transformers.py compares every family and head with transformers.
 """
 
+import re
 import sys
 from collections import Counter
 from importlib.util import find_spec
@@ -174,6 +175,18 @@ def test_the_folder_has_what_optimum_writes(tmp_path):
     assert [(node.name, node.shape) for node in session.get_outputs()] == [("logits", ["batch_size", 3])]
 
 
+@pytest.mark.parametrize("head", ["encoder", "multiple-choice"])
+def test_the_card_calls_the_graph_with_what_it_takes(head, tmp_path):
+    config = CONFIG.replace(vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary([*PIECES], cased=False)
+    folder = save_onnx(tmp_path / "onnx", config, tiny.random_params(config, 4, head), tokenizer, head=head)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(code.replace("DIR/", f"{folder}/"), names)
+    assert np.isfinite(names["outputs"][0]).all()
+    assert names["outputs"][0].shape == ((1, 1) if head == "multiple-choice" else (1, 5, config.hidden_size))
+
+
 def test_a_model_of_vectors_keeps_its_pooling(tmp_path):
     source = folder_of(tmp_path / "m", "encoder", sentence_transformers="cls+normalize")
     folder = convert(source, tmp_path / "onnx", to="onnx").directory
@@ -261,6 +274,19 @@ def test_calibration_sees_texts_with_the_default_prompt_as_the_model_will(tmp_pa
     options = {"head": "encoder", "sentence_transformers": vectors, "int8": True, "calibration": ["the"]}
     save_onnx(tmp_path / "onnx", config, params, tokenizer, **options)
     assert [call["input_ids"].tolist() for call in seen] == [tokenizer(["cat the the"])["input_ids"].tolist()]
+
+
+def test_calibration_of_a_graph_with_types_by_a_tokenizer_without_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", object())
+    seen = []
+    monkeypatch.setattr(save, "quantize_calibrated", lambda path, graph, inputs: seen.extend(inputs))
+    config = CONFIG.replace(vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False).without_token_types()
+    params = tiny.random_params(config, 4, "mlm", scale=0.1)
+    save_onnx(tmp_path / "onnx", config, params, tokenizer, head="mlm", int8=True, calibration=["the cat"])
+    assert seen[0].keys() == {"input_ids", "attention_mask", "token_type_ids"}
+    assert seen[0]["token_type_ids"].tolist() == [[0, 0, 0, 0]]
+    assert {array.dtype for array in seen[0].values()} == {np.dtype(np.int64)}
 
 
 @pytest.mark.parametrize(("head", "name"), [("mlm", "logits"), ("multiple-choice", "logits")])

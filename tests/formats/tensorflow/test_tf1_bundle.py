@@ -244,8 +244,12 @@ def test_what_macos_puts_beside_a_checkpoint_is_none(tmp_path):
 def test_of_several_the_file_checkpoint_says_which(tmp_path):
     for step in (100, 2000):
         write_bundle(tmp_path / f"model.ckpt-{step}", {"global_step": np.int64(step)})
-    with pytest.raises(UserError, match=r"holds 2 checkpoints, model.ckpt-100, model.ckpt-2000: name one of them"):
+    with pytest.raises(UserError, match=r"holds 2 checkpoints, model.ckpt-100, model.ckpt-2000: name one in") as error:
         Tf1Checkpoint(tmp_path)
+    (tmp_path / "checkpoint").write_text(str(error.value).split(", as in ")[1])  # the advice can be followed
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-100"
+    (tmp_path / "checkpoint").write_text(r'model_checkpoint_path: "C:\\runs\\model.ckpt-2000"' + "\n")  # from Windows
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-2000"
     (tmp_path / "checkpoint").write_text(
         'model_checkpoint_path: "/elsewhere/run/model.ckpt-2000"\nall_model_checkpoint_paths: "model.ckpt-100"\n'
     )

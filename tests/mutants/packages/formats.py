@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         HUB,
-        "if there and not overwrite:",
+        "if there and has_branch and not overwrite:",
         "if not there and not overwrite:",
         "a push replaces a model without being asked to",
         (f"{OF_PUSH}::test_a_repository_with_files_is_replaced_only_on_request",),
