@@ -150,7 +150,7 @@ class PretrainingJob(ModelJob):
                     "masking.whole_word=false"
                 )
         if isinstance(self.data, MixedData):
-            log.say(f"data: {mixture_told(self.data.facts())}")
+            log.say(f"data: {mixture_told(self.data.facts(self.config))}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"
