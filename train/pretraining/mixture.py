@@ -22,16 +22,18 @@ def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> "Data
         UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together; or to
             train on, it lacks the masks that a phase asks for.
     """
-    if config.data == "random":
-        return RandomData.standing_for(config)
     if config.data is None:
         raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
-    directories = directories_in(config.data)
+    is_random = config.data == "random"
+    directories = {} if is_random else directories_in(config.data)
     if len(directories) > 1:
         return MixedData(config, directories, evaluation_split)
     if config.data_shares or config.data_temperature != 1:
         name = "data_shares" if config.data_shares else "data_temperature"
-        raise UserError(f"{name}: has no effect on one directory; say data=A,B, or leave it out")
+        what = "data=random" if is_random else "one directory"
+        raise UserError(f"{name}: has no effect on {what}; say data=A,B, or leave it out")
+    if is_random:
+        return RandomData.standing_for(config)
     data = PreparedData(next(iter(directories)), evaluation_split)
     for phase in config.phases:
         data.check_length(config, phase.length)

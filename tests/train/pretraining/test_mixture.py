@@ -66,6 +66,10 @@ def config_of(data: str, phases=PHASES, **fields) -> PretrainConfig:
         ("gs://a/wiki:2,s3://b/books:1", {"gs://a/wiki": 2.0, "s3://b/books": 1.0}),
         ("gs://a/wiki,C:/books", {"gs://a/wiki": None, "C:/books": None}),
         ("a:1:2,b:3", {"a:1": 2.0, "b": 3.0}),
+        (
+            ",".join(f"{'a' * 60}-{number}" for number in range(9)),
+            {f"{'a' * 60}-{number}": None for number in range(9)},
+        ),
     ],
 )
 def test_the_text_of_a_mixture_names_directories_and_weights(text, expected):
@@ -228,6 +232,8 @@ def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: P
         (both, {"phases": (Phase(64, 8, 4),)}, f"{data}: has no examples of length 64"),
         (data, {"data_temperature": 2.0}, "data_temperature: has no effect on one directory"),
         (data, {"data_shares": ((1,),)}, "data_shares: has no effect on one directory"),
+        ("random", {"data_shares": ((1, 1),) * 4}, "data_shares: has no effect on data=random"),
+        ("random", {"data_temperature": 2.0}, "data_temperature: has no effect on data=random"),
     ]:
         with pytest.raises(UserError, match=says) as caught:
             open_data(config_of(text, **fields))
