@@ -14,6 +14,7 @@ docs/prepare.md explains the options.
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import Parser, numbers
@@ -23,13 +24,22 @@ from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
-from bert_jax.files import expand_home
+from bert_jax.files import expand_home, is_remote
 from train.preparation.directory import check, prepare
-from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions
+from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions, local_path
 from train.preparation.show import print_report, show
 from train.run.ending.stopping import EXIT_DONE, run_program
 
 __all__ = ["PrepareOptions", "main", "prepare"]
+
+
+# What printing and checking read of the command line.
+_SHOWN = {"show", "json", "max_seq_length", "split", "limit"}
+_CHECKED = {"check", "json"}
+
+
+def _path(text: str) -> Path | str:
+    return text if is_remote(text) else expand_home(text)  # as a Path the address of a bucket looks like a local one
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(prog=in_own_words("python -m train.prepare"), description=in_own_words(__doc__ or ""))
     add = p.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
-    add("--output", metavar="DIR", type=expand_home, help="the folder to write; the same command resumes it")
-    add("--check", metavar="DIR", type=expand_home, help="verify a prepared directory and print its report")
-    add("--show", metavar="DIR", type=expand_home, help="print examples of a prepared directory")
+    add("--output", metavar="DIR", type=_path, help="the folder to write; the same command resumes it")
+    add("--check", metavar="DIR", type=_path, help="verify a prepared directory and print its report")
+    add("--show", metavar="DIR", type=_path, help="print examples of a prepared directory")
     add("--limit", metavar="N", type=int, help="--show: print at most N examples")
     add("--split", default="train", choices=("train", "held-out"), help="--show: the split to print (default: train)")
     add("--json", action="store_true", help="results as JSON on stdout")
@@ -118,11 +128,21 @@ def main(argv: Sequence[str]) -> int:
     words, after = parser().parse_intermixed_args(argv[:cut]), tuple(argv[cut + 1 :])
     if words.runner != "beam":
         words.inputs += after
+    for name in ("output", "check", "show"):
+        if (path := getattr(words, name)) is not None:
+            setattr(words, name, local_path(f"--{name}", path))
     if words.show or words.check:
         if words.inputs or words.output or (words.show and words.check):
             raise UserError("--check DIR and --show DIR cannot be combined with INPUT, --output or each other")
+        _refuse_others(
+            words, _SHOWN if words.show else _CHECKED, f"has no effect on {'--show' if words.show else '--check'}"
+        )
         if words.show:
-            length = words.max_seq_length[0] if words.max_seq_length else None
+            lengths = words.max_seq_length or (None,)
+            if len(lengths) > 1:
+                found = ",".join(map(str, lengths))
+                raise UserError(f"--max-seq-length: found {found}; expected one length, whose examples --show prints")
+            (length,) = lengths
             show(words.show, split=words.split, max_seq_length=length, limit=words.limit, as_json=words.json)
             return EXIT_DONE
         manifest = check(words.check)
@@ -130,6 +150,7 @@ def main(argv: Sequence[str]) -> int:
         return _answer(manifest, as_json=words.json)
     if not words.inputs or words.output is None:
         raise UserError("no INPUT or no --output: say INPUT... --output DIR (or --check DIR, or --show DIR)")
+    _refuse_others(words, set(vars(words)) - {"split", "limit"}, "is for --show")
     fields: dict[str, Any] = {
         name: value for name, value in vars(words).items() if name in PrepareOptions.__dataclass_fields__
     }
@@ -141,6 +162,14 @@ def main(argv: Sequence[str]) -> int:
     manifest = prepare(PrepareOptions(**fields))
     print_report(manifest, title=f"{words.output}: {'was already prepared' if done else 'done'}")
     return _answer(manifest, as_json=words.json)
+
+
+def _refuse_others(words: argparse.Namespace, read: set[str], why: str) -> None:
+    """Raises UserError for an option that has a value of its own and is not `read`."""
+    by_default = parser()
+    for name, value in vars(words).items():
+        if name not in read | {"inputs"} and value != by_default.get_default(name):
+            raise UserError(f"--{name.replace('_', '-')}: {why}; leave it out")
 
 
 def _answer(manifest: dict[str, Any], *, as_json: bool) -> int:

@@ -19,12 +19,12 @@ from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import check_same_place, with_first_rows
 from train.pretraining.fitted_model import check_same_data, check_vocabulary, open_init, with_model_for
-from train.pretraining.mixture import DataSource, open_data, prepared_in
+from train.pretraining.mixture import DataSource, check_batches, open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.sweep.members import take_sweep
 from train.pretraining.sweep.sweep import RECORD, sweep
-from train.pretraining.text import is_from_text, prepare_text, sampled_text
+from train.pretraining.text import SampledText, is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE, run_program
 from train.run.goodput import Goodput
@@ -137,6 +137,7 @@ def job_of(
     scoring = scoring.with_tokenizer_of(data, config)
     if held_out is not None:
         check_held_out(held_out, config, data)
+    check_batches(config, data, held_out or data)
     record_start(run, launch, config, data.tokenizer, source, teacher)
     job = PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
     if saved:
@@ -184,8 +185,14 @@ def open_held_out(config: PretrainConfig) -> DataSource | None:
 def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSource) -> None:
     """Checks that a run on `data` can be scored on `held_out`.
 
+    Args:
+        held_out: the data of `eval_data=`.
+        config: of the run, with the model that it trains.
+        data: what it trains on; of a sample of `text=` the vocabulary is not compared, because it is the sample's own.
+
     Raises:
-        UserError: it is among the data to train on, by the sums of the manifests; or has another vocabulary.
+        UserError: it is among the data to train on, by the sums of the manifests; has another vocabulary or objective;
+            or rows that the model cannot take.
     """
     trained = {one.digest: one.directory.name for one in prepared_in(data)}
     if same := next((one for one in prepared_in(held_out) if one.digest in trained), None):
@@ -196,10 +203,21 @@ def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSourc
         )
     if held_out.fingerprint != data.fingerprint and config.data == "random":
         raise UserError(f"eval_data: data=random has no vocabulary, which {config.eval_data} would need; leave it out")
-    if held_out.fingerprint != data.fingerprint:
+    if held_out.fingerprint != data.fingerprint and not isinstance(data, SampledText):
         raise UserError(
             f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data or config.text}; "
             f"prepare the text of {config.eval_data} with that one: --vocab DIR, the directory that the run trains on"
+        )
+    if held_out.objective != data.objective:
+        raise UserError(
+            f"eval_data: {config.eval_data} was prepared with the objective {held_out.objective}, and "
+            f"{config.data or config.text} with {data.objective}; prepare the text of {config.eval_data} with "
+            f"--objective {data.objective}"
+        )
+    if held_out.has_second and (types := config.model.type_vocab_size) < 2:
+        raise UserError(
+            f"eval_data: rows of {config.eval_data} have a sentence twice, which needs a model with 2 token types, and "
+            f"this one has {types}; prepare the text of {config.eval_data} without --twice"
         )
 
 
@@ -215,8 +233,9 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
         check_vocabulary(source, data)
     read_scoring(config).with_tokenizer_of(data, config)
     held_out = open_held_out(config)
-    if held_out is not None and not is_from_text(launch.config, launch.given):  # a sample has a vocabulary of its own
+    if held_out is not None:
         check_held_out(held_out, config, data)
+    check_batches(config, data, held_out or data)
     facts = run_facts(config, data, launch.run)
     if is_first():
         print_facts(facts, Console(stderr=launch.as_json, highlight=False))

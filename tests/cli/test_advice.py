@@ -152,6 +152,8 @@ def test_keywords_become_options():
         ("--held-out: found 5.0, expected a share", "text_options.held_out: found 5.0, expected a share", "text_options.held_out=0.1"),
         ("say --format jsonl or --format text", "say text_options.format=jsonl or text_options.format=text", "text_options.format=text"),
         ("say --cased or --uncased", "say text_options.cased=true or text_options.cased=false", "text_options.cased=true"),
+        ("documents held out, say --held-out 0.0037", "documents held out, say text_options.held_out=0.0037", "text_options.held_out=0.0037"),
+        ("(other rules: --documents), or", "(other rules: text_options.documents), or", "text_options.documents=files"),
         ("--max-seq-length: found 4", "phases: found 4", "phases=((32, 8, 20000),)"),
     ],
 )  # fmt: skip

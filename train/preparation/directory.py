@@ -51,10 +51,13 @@ from train.preparation.stages import (
     size_of,
     tokenise_units,
 )
-from train.preparation.units import INPUTS, FileFacts, InputRecord, Unit, units_of
+from train.preparation.units import INPUTS, FileFacts, InputRecord, Unit, check_number, units_of
 from train.preparation.wrapping import warnings_about_lines
 
 _UNFINISHED = "unfinished.json"
+# Among the recorded options: that the held-out share was given. Without it the same command takes over the share that
+# was chosen; earlier versions recorded neither kind, and theirs are taken over too.
+_GIVEN = "held_out_given"
 # Of the unfinished work: how text is divided into units, parts and shards.
 _VERSION = 2
 # Preparing more takes long enough for a warning that comes with the report to come too late.
@@ -86,6 +89,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         options.inputs, format=options.format, plain_format=options.plain_format, exclude=options.exclude or output
     )
     _check_formats(options, {source.format for source in sources})
+    check_number(sources)
     with _locked(output), _runner(options) as runner:
         finished = (output / MANIFEST).exists()
         if not finished:
@@ -103,6 +107,8 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         if options.held_out is None:
             options = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
         identity = options.identity([_identity(source, known) for source, known in facts.items()])
+        if not by_default:
+            identity[_GIVEN] = True
         if finished:
             failures.refuse()
             manifest = read_manifest(output)
@@ -139,7 +145,9 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             index_google(options, splits, tokenizer)
         manifest = _manifest(options, identity, tokenizer, splits, learnt)
         report = _report(options, tokenizer, splits, results, plan, learnt, by_default=by_default)
-        manifest["report"] = report | {"warnings": [options.spelled(text) for text in wrapped + report["warnings"]]}
+        told = {"held_out_note": options.spelled(report["held_out_note"])} if "held_out_note" in report else {}
+        warnings = [options.spelled(text) for text in wrapped + report["warnings"]]
+        manifest["report"] = report | told | {"warnings": warnings}
         write_manifest(output, manifest)
         _remove_working_files(output)
     return read_manifest(output)
@@ -170,9 +178,11 @@ def _check_formats(options: PrepareOptions, formats: set[str]) -> None:
         raise UserError(
             "--documents: divides plain text and Markdown, but a JSON object or a row is a document; leave it out"
         )
-    if "lines" in formats and len(formats) > 1:
+    if options.recipe == "google" and (others := formats - {"lines"}):
         raise UserError(
-            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
+            f"--recipe google: reads plain text with a sentence on a line, as Google's script does, and the input has "
+            f"{', '.join(sorted(others))}; leave those files out, write their text to .txt files, or use the default "
+            "recipe"
         )
 
 
@@ -182,11 +192,14 @@ def _identity(source: CorpusFile, facts: FileFacts) -> dict[str, Any]:
 
 
 def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
-    """With the default that finished or unfinished work in the output has: it was chosen for the same text."""
+    """With the default that finished or unfinished work in the output has: it was chosen for the same text.
+
+    None: there is none, or its share was given and is no default.
+    """
     for name in (MANIFEST, _UNFINISHED):
         if (options.output / name).exists():
             made = read_object(options.output / name).get("options", {})
-            if isinstance(made.get("held_out"), float):
+            if isinstance(made.get("held_out"), float) and _GIVEN not in made:
                 return replace(options, held_out=made["held_out"], held_out_tail=made.get("held_out_tail", 0.0))
     return None
 
@@ -250,7 +263,7 @@ def _record(output: Path, identity: dict[str, Any], learnt: dict[str, Any], fail
 
 
 def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, Any]) -> None:
-    names = [name for name in wanted | made if made.get(name) != wanted.get(name)]
+    names = [name for name in wanted | made if name != _GIVEN and made.get(name) != wanted.get(name)]
     if names:
         what = ", ".join(
             "the text itself" if name == "input" else f"{name} {made.get(name)!r} (now {wanted.get(name)!r})"

@@ -2,6 +2,7 @@
 
 import glob
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -10,16 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor, shortest_length
+from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.text.corpus import check_language
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
-from bert_jax.files import expand_home, file_digest, near_path
+from bert_jax.files import expand_home, file_digest, is_remote, near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
 from bert_jax.runtime.cpu import core_count
 from bert_jax.shown import ShownConfig
+
+
+def local_path(option: str, path: str | Path) -> Path:
+    """The path that an option names, its home directory filled in; raises UserError if it is in a bucket.
+
+    `option` is "INPUT" for a word without one.
+    """
+    if not is_remote(path):
+        return expand_home(path)
+    mend = "prepare in a folder on one, then copy that" if option == "--output" else "copy it to one, and name the copy"
+    raise UserError(f"{path if option == 'INPUT' else f'{option} {path}'}: is not on a local disk; {mend}")
 
 
 def find_vocabulary(vocab: str) -> Path:
@@ -27,7 +40,7 @@ def find_vocabulary(vocab: str) -> Path:
 
     For a run directory or prepared data it is the folder's `tokenizer/`. Raises UserError if there is none.
     """
-    path = expand_home(vocab)
+    path = local_path("--vocab", vocab)
     if path.is_file():
         return path
     if path.is_dir():
@@ -56,7 +69,8 @@ _IN_ORDER = (*_FIRST, *(name for name in TOKENIZER if name not in _FIRST))
 
 def inputs_in(text: str) -> tuple[str, ...]:
     """The inputs of `text=`: files, folders and globs with commas between them; a file may have commas in its name."""
-    if expand_home(text).exists() or glob.glob(text, recursive=True):
+    # Unlike `Path.exists` it takes a list that is longer than a name can be.
+    if os.path.exists(expand_home(text)) or glob.glob(text, recursive=True):
         return (text,)
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -113,6 +127,8 @@ class PrepareOptions(ShownConfig):
 
     def __post_init__(self):
         object.__setattr__(self, "output", Path(self.output))
+        for name in self.inputs:
+            local_path("INPUT", name)
         try:
             self._check_choices()
             self._check_documents()
@@ -140,6 +156,12 @@ class PrepareOptions(ShownConfig):
             )
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
+        if self.recipe == "google" and self.format not in (None, "lines"):
+            raise UserError(
+                f"--format {self.format}: --recipe google reads lines, as Google's script does; leave one out"
+            )
+        if self.recipe == "google" and self.language != "en":
+            raise UserError("--language: --recipe google takes every line for a sentence; leave one of them out")
         if self.beam and self.runner != "beam":
             raise UserError(f"--runner {self.runner}: takes no options of Beam, found {' '.join(self.beam)} after --")
         if self.runner == "beam" and self.workers is not None:
@@ -189,7 +211,11 @@ class PrepareOptions(ShownConfig):
                 raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
         if self.character_coverage is not None and self.vocab is not None:
             raise UserError("--character-coverage: says which characters a new vocabulary has; leave it or --vocab out")
-        shares = [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9), ("twice", 0, 1)]
+        try:
+            MaskingConfig(probability=self.masked_lm_prob)
+        except UserError:
+            raise _wrong(self, "masked_lm_prob", "a share above 0 and below 1") from None
+        shares = [("short_seq_prob", 0, 1), ("held_out", 0, 0.9), ("twice", 0, 1)]
         for name, low, high in [*shares, ("character_coverage", 0.5, 1)]:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -294,6 +320,7 @@ _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
     (re.compile(rf"--({_CHOICES}) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
+    (re.compile(r"--held-out (\d[\d.e-]*)"), r"text_options.held_out=\1"),
     (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),
     (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
     (re.compile(r"another --output\b"), "another run="),

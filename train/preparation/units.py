@@ -17,12 +17,13 @@ from bert_jax.data.text.ranges import COMPRESSION, divide
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.text.wrapped import Column
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, json_text, read_object, write_whole
+from bert_jax.files import LARGEST_JSON, file_digest, json_text, read_object, write_whole
 from train.preparation.options import PrepareOptions
 from train.preparation.removal import Removal
 from train.preparation.wrapping import column_of, may_be_wrapped
 
 INPUTS = "inputs.json"
+_ENTRY_BYTES = 200  # of a small file in it, without its name
 _MOST_UNIT_BYTES = 16 << 20
 # Files are grouped anew after so many, so that a file of another size changes only the groups near it.
 _BLOCK_OF_FILES = 1024
@@ -131,6 +132,15 @@ class InputRecord:
 
     def save(self) -> None:
         write_whole(self._path, json_text({"made_for": self._made_for, "files": self._files}) + "\n")
+
+
+def check_number(sources: Sequence[CorpusFile]) -> None:
+    """Raises UserError for so many files that their record could not be read again, when the command is repeated."""
+    if sum(_ENTRY_BYTES + len(os.path.abspath(source.path)) for source in sources) > LARGEST_JSON:
+        raise UserError(
+            f"the text is in {len(sources):,} files, too many to remember in {INPUTS} ({LARGEST_JSON >> 20} MB); join "
+            "them first, as in a file of JSON lines with a text on each"
+        )
 
 
 def _documents_depend_on(options: PrepareOptions) -> list[Any]:

@@ -222,7 +222,7 @@ def facts_of_text(
         "positions": sum(phase["positions"] for phase in phases),
         "text_passes": None if None in passes else sum(passes),
         "phases": phases,
-        "mixture": data.facts() if isinstance(data, MixedData) else None,
+        "mixture": data.facts(config) if isinstance(data, MixedData) else None,
         "disk": _disk_facts(config, data, directory, state_bytes, parameters),
     }
 

@@ -28,7 +28,15 @@ from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
 from train.pretraining.first_state import first_state
 from train.pretraining.hopeless import why_hopeless
-from train.pretraining.mixture import DataSource, MixedData, head_for, mixed_scores, mixture_told, parts_to_evaluate
+from train.pretraining.mixture import (
+    DataSource,
+    MixedData,
+    head_for,
+    mixed_scores,
+    mixture_told,
+    parts_to_evaluate,
+    prepared_in,
+)
 from train.pretraining.objective import objective_and_digest, pretraining_of
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
@@ -149,8 +157,10 @@ class PretrainingJob(ModelJob):
                     "words are masked whole, a row that is one word has none; start another run with "
                     "masking.whole_word=false"
                 )
+        for told in filter(None, (part.masks_told(self.config) for part in prepared_in(self.data))):
+            log.say(told)
         if isinstance(self.data, MixedData):
-            log.say(f"data: {mixture_told(self.data.facts())}")
+            log.say(f"data: {mixture_told(self.data.facts(self.config))}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"

@@ -16,26 +16,49 @@ from train.pretraining.source import HELD_OUT, PreparedData, RandomData
 
 
 def open_data(config: PretrainConfig, evaluation_split: str = HELD_OUT) -> "DataSource":
-    """Opens what `config.data` names, to train on it, or to evaluate on its `evaluation_split`.
+    """Opens what `config.data` names: to train on it, or with another `evaluation_split` only to evaluate on that.
 
     Raises:
-        UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together.
+        UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together; or to
+            train on, it lacks the masks that a phase asks for.
     """
-    if config.data == "random":
-        return RandomData.standing_for(config)
     if config.data is None:
         raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
-    directories = directories_in(config.data)
+    is_random = config.data == "random"
+    directories = {} if is_random else directories_in(config.data)
     if len(directories) > 1:
         return MixedData(config, directories, evaluation_split)
     if config.data_shares or config.data_temperature != 1:
         name = "data_shares" if config.data_shares else "data_temperature"
-        raise UserError(f"{name}: has no effect on one directory; say data=A,B, or leave it out")
+        what = "data=random" if is_random else "one directory"
+        raise UserError(f"{name}: has no effect on {what}; say data=A,B, or leave it out")
+    if is_random:
+        return RandomData.standing_for(config)
     data = PreparedData(next(iter(directories)), evaluation_split)
     for phase in config.phases:
         data.check_length(config, phase.length)
-        data.check_masks(phase)
+        if evaluation_split == HELD_OUT:
+            data.check_masks(phase)
     return data
+
+
+def check_batches(config: PretrainConfig, data: "DataSource", held_out: "DataSource") -> None:
+    """Makes the batches of each phase and of its evaluations, no row of them: what is wrong is told before the run.
+
+    Args:
+        config: of the run, with its model and `packed`.
+        data: what it trains on.
+        held_out: what it is evaluated on.
+
+    Raises:
+        UserError: the data cannot be masked as a phase or an evaluation asks, or a file that they need is damaged.
+    """
+    start = 0
+    for phase in config.phases:
+        data.batches(config, config.in_rows(phase), first_row=config.rows_before(start, phase.length))
+        for _, _, part, of in parts_to_evaluate(held_out, config):
+            part.evaluation_batches(of, phase)
+        start += phase.steps
 
 
 def prepared_in(data: "DataSource") -> list[PreparedData]:
@@ -85,7 +108,11 @@ class MixedData:
         self.has_second = any(data.has_second for data in opened.values())
         self._config = config
         for phase, shares in zip(config.phases, self.shares, strict=True):
-            self._sources(config, phase, shares)
+            if evaluation_split == HELD_OUT:
+                self._sources(config, phase, shares)
+            else:  # each part is evaluated by itself, with `eval_masking`
+                for part in self._with_rows(shares):
+                    part.check_length(config, phase.length)
 
     @property
     def digest(self) -> str:
@@ -164,9 +191,13 @@ class MixedData:
             first_row=offset,
         )
 
+    def _with_rows(self, shares: Sequence[float]) -> list[PreparedData]:
+        """The parts that have a share."""
+        return [part for part, share in zip(self.parts.values(), shares, strict=True) if share]
+
     def _sources(self, config: PretrainConfig, phase: Phase, shares: Sequence[float]) -> list[Any]:
         """The batches of each part with a share; raises UserError if one lacks the length, or they are masked apart."""
-        chosen = [part for part, share in zip(self.parts.values(), shares, strict=True) if share]
+        chosen = self._with_rows(shares)
         for part in chosen:
             part.check_length(config, phase.length)
             part.check_masks(phase)
@@ -183,17 +214,26 @@ class MixedData:
                 )
         return found
 
-    def facts(self) -> list[dict[str, Any]]:
-        """Of each part: name, share of the run's rows, shares by phase, passes over its text; JSON values."""
-        rows = self.rows_of_run
+    def facts(self, config: PretrainConfig) -> list[dict[str, Any]]:
+        """Of each part: name, share of the run's rows, shares by phase, passes over its text; JSON values.
+
+        `config`: of the run, with its `packed`: a packed row has as many examples as fit, more of a part whose are
+        short.
+        """
+        rows = rows_of_parts(config.phases_in_rows, self.shares, config.total_steps)
+        total = sum(used.sum() for used in rows.values())
+
+        def passes(part: PreparedData, length: int) -> float:
+            """Of one row over the text."""
+            examples = part.examples_a_row(length) if config.is_packed(length) else 1
+            return (examples or 1) / part.examples(length) * part.passes
+
         return [
             {
                 "name": name,
-                "share": float(self.share_of_run[k]),
+                "share": float(sum(used[k] for used in rows.values()) / total),
                 "shares": [float(shares[k]) for shares in self.shares],
-                "text_passes": sum(
-                    int(used[k]) / part.examples(length) * part.passes for length, used in rows.items() if used[k]
-                ),
+                "text_passes": sum(int(used[k]) * passes(part, length) for length, used in rows.items() if used[k]),
             }
             for k, (name, part) in enumerate(self.parts.items())
         ]

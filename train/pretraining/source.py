@@ -149,6 +149,16 @@ class PreparedData:
     def _prepared_masking(self) -> MaskingConfig:
         return MaskingConfig.as_prepared(self.manifest["settings"])
 
+    def masks_told(self, config: PretrainConfig) -> str:
+        """What the log says of masks other than the data was prepared for; "" if `masking` does not change these."""
+        masking, prepared = config.masking, self._prepared_masking
+        if masking is None or (masking.probability, masking.whole_word) == (prepared.probability, prepared.whole_word):
+            return ""
+        return (
+            f"masks: {masking}, in place of {prepared} for which {self.directory.name} was prepared: a field of "
+            "masking= replaces them all"
+        )
+
     def check_masks(self, phase: Phase) -> None:
         """Raises UserError if the masks of the data are static, and the phase asks for its own."""
         if not phase.masks_as_usual and self.manifest["recipe"] == "google":

@@ -148,10 +148,11 @@ def _prepare_sample(
     )
     started, share = time.monotonic(), 1.0
     if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
-        share = _write_sample(folder / "sample.jsonl", options, sources)
+        share = _write_sample(folder / "sample", options, sources)
         held_out = HELD_OUT if options.held_out is None else options.held_out
-        sample = (str(folder / "sample.jsonl"),)
-        options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
+        form = "lines" if options.format == "lines" else "jsonl"
+        sample = (str(folder / "sample"),)
+        options = replace(options, inputs=sample, format=form, field="text", unwrap=False, documents=None)
         options = replace(options, held_out=held_out, exclude=None)
     manifest = prepare(options)
     about_lines = _about_lines(whole, sources) if share < 1 else []
@@ -167,7 +168,10 @@ def _about_lines(options: PrepareOptions, sources: Sequence[CorpusFile]) -> list
 
 
 def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusFile]) -> float:
-    """Writes documents from up to eight files spread over the corpus; returns their share of the corpus in bytes."""
+    """Writes documents from up to eight files spread over the corpus; returns their share of the corpus in bytes.
+
+    They are JSON lines; of files of the format "lines" they are lines too, which are not split into sentences.
+    """
     chosen = [sources[i * len(sources) // 8] for i in range(8)] if len(sources) > 8 else list(sources)
     budget = SAMPLE_BYTES / len(chosen)
     read: list[int] = []  # numbers of bytes, which for compressed files are fewer than those of their text
@@ -175,11 +179,16 @@ def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusF
         for source in chosen:
             written = 0
             for text in open_corpus(options, [source], read.append, may_be_empty=True):
-                file.write(json.dumps({"text": text}) + "\n")
+                file.write(_as_lines(text) if options.format == "lines" else json.dumps({"text": text}) + "\n")
                 written += len(text.encode())
                 if written >= budget:
                     break
     return min(1.0, sum(read) / sum(source.path.stat().st_size for source in sources))
+
+
+def _as_lines(document: str) -> str:
+    """The lines of a document, with a blank line after them."""
+    return "".join(f"{line}\n" for line in document.split("\n") if line.strip()) + "\n"
 
 
 def _check_source(config: PretrainConfig, given: frozenset[str], source: Source | None) -> None:

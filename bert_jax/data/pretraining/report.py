@@ -241,15 +241,16 @@ def warnings_about(
             "the corpus is one document"
             + (
                 ": every 'random' second sentence comes from the same document, some are true neighbours; separate "
-                "documents by blank lines (or as --documents says), or use --objective none"
+                "documents by blank lines (other rules: --documents), or use --objective none"
                 if objective != "none"
-                else "; if it should be more, separate documents by blank lines (or as --documents says)"
+                else "; if it should be more, separate documents by blank lines (other rules: --documents)"
             )
         )
     elif text["sentences_per_document_median"] < 2:
         found.append(
             "half of the documents have a single sentence: is there a blank line after every sentence? Blank lines "
-            "separate documents, and next-sentence prediction learns nothing from documents of one sentence"
+            "separate documents"
+            + (", and pairs of sentences teach nothing from documents of one" if objective != "none" else "")
         )
     if too_long > 0.01:
         found.append(

@@ -49,7 +49,7 @@ def find_sources(
     They come in the order given, those of one folder or glob by name.
 
     format: applies to all files. None: .jsonl, .parquet and .md by their suffix (before .gz or .zst), WikiExtractor's
-    JSON by its first bytes, a table (.csv, .tsv) is refused, others `plain_format`.
+    JSON by its first bytes, a table (.csv, .tsv) is refused, others `plain_format`; with "lines" .md too.
     exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
     files below a folder are skipped.
 
@@ -134,6 +134,8 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
             f'python -c "import pandas; {_to_json_lines(path)}"'
         )
     wanted = format or _BY_SUFFIX.get(suffix, plain_format)
+    if format is None and wanted == "markdown" and plain_format == "lines":
+        wanted = plain_format  # Google's script knows no markup
     if wanted == "parquet":
         with contextlib.suppress(OSError):  # whoever reads the file says why
             read_file(path, 64)  # refuses a pointer of Git LFS

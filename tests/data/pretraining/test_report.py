@@ -103,7 +103,9 @@ def test_each_problem_gives_its_warning():
         (warning,) = warnings_about(text, examples, objective)
         return warning
 
-    assert "blank line after every sentence" in the_warning(describe([[[s, s + 1]] for s in range(2, 9)]))
+    single = describe([[[s, s + 1]] for s in range(2, 9)])
+    assert "blank line after every sentence" in the_warning(single)
+    assert "pairs of sentences" in the_warning(single) and "pairs" not in the_warning(single, "none")
     assert "[UNK]" in the_warning(describe([[[2], [3], [UNK]], [[4], [5], [6]]]))
     assert "duplicates" in the_warning(describe([[[2], [3], [4]], [[2], [3], [5]]]))
     assert "one document" in the_warning(describe([[[2], [3], [4]]]))

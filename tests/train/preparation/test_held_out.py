@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
 from bert_jax.data.text.corpus import split_sentences
+from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from tests.train.preparation.small_corpus import documents_of, make_documents, write_vocabulary
 from train.preparation.held_out import in_splits, measured, with_held_out
@@ -107,6 +109,9 @@ def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(opt
     del options["documents"]
     write_books(tmp_path, *("\n\n".join(make_documents(2, seed)) for seed in range(4)))
     manifest = prepare(PrepareOptions(**options | {"held_out": 0.005}))
+    del manifest["options"]["held_out_given"]  # which it did not record
+    write_manifest(options["output"], manifest)
+    manifest = read_manifest(options["output"])
     assert {"unwrap", "documents", "held_out_tail"}.isdisjoint({**manifest["options"], **manifest["settings"]})
     assert prepare(PrepareOptions(**options)) == manifest
     unfinished = tmp_path / "unfinished"
@@ -115,6 +120,19 @@ def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(opt
     write_json(unfinished / "unfinished.json", {"options": made, "vocabulary": {}})
     again = prepare(PrepareOptions(**options | {"output": unfinished}))
     assert json.loads(json.dumps(again["splits"])) == manifest["splits"]
+
+
+def test_a_share_that_was_given_is_not_taken_for_the_default(options, tmp_path):
+    del options["documents"]
+    write_books(tmp_path, *("\n\n".join(make_documents(5, seed)) for seed in range(4)))
+    manifest = prepare(PrepareOptions(**options | {"held_out": 0.3}))
+    with pytest.raises(UserError, match=r"made with other options: held_out 0\.3 \(now 0\.\d+\); choose another"):
+        prepare(PrepareOptions(**options))
+    assert prepare(PrepareOptions(**options | {"held_out": 0.3})) == manifest
+    options["output"] = tmp_path / "by-default"
+    chosen = prepare(PrepareOptions(**options))
+    assert prepare(PrepareOptions(**options)) == chosen
+    assert prepare(PrepareOptions(**options | {"held_out": chosen["settings"]["held_out"]})) == chosen
 
 
 @pytest.mark.parametrize(("documents_of_a_unit", "read"), [(20_000, 1), (4_000, 3), (600, 21), (3, 100)])

@@ -13,10 +13,10 @@ from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from tests.train.preparation.small_corpus import arguments, hashes, made, make_documents, write_vocabulary
-from train.preparation import jobs
+from train.preparation import jobs, units
 from train.preparation.stages import Failures, look_at
 from train.preparation.units import FileFacts, InputRecord, units_of
-from train.prepare import PrepareOptions, main
+from train.prepare import PrepareOptions, main, prepare
 from train.run.ending.stopping import exit_code
 
 
@@ -153,6 +153,23 @@ def test_a_file_with_a_new_time_is_read_again_and_one_with_a_new_text_refused(op
     path.write_bytes(data)
     with pytest.raises(UserError, match="made with other options: the text itself"):
         made(**options)
+
+
+def test_so_many_files_that_their_record_could_not_be_read_again_are_refused(options, tmp_path, monkeypatch):
+    options = options | {"output": tmp_path / "many"}
+    monkeypatch.setattr(units, "LARGEST_JSON", 200)
+    with pytest.raises(
+        UserError, match=r"^the text is in \d+ files, too many to remember in inputs\.json .*; join them"
+    ):
+        prepare(PrepareOptions(**options))
+    assert not options["output"].exists()
+    monkeypatch.undo()
+    prepare(PrepareOptions(**options))
+    files = read_object(options["output"] / "inputs.json")["files"]
+    of_one_range = {name: facts for name, facts in files.items() if len(facts["ranges"]) == 1}
+    assert of_one_range
+    for name, facts in of_one_range.items():
+        assert len(json.dumps({name: facts})) == pytest.approx(units._ENTRY_BYTES + len(name), abs=20)
 
 
 def test_a_finished_directory_is_recognised_without_reading_the_text(options, tmp_path):

@@ -369,8 +369,21 @@ def test_recipe_google_reads_odd_files_as_the_script_does(published, tmp_path, c
     assert manifest["options"]["unicode_version"] == unicodedata.unidata_version
 
 
+def test_recipe_google_reads_markdown_as_lines_and_no_other_format(vocab, tmp_path):
+    text = "# The cat *sat*.\n\n" + "\n\n".join(make_documents(8))
+    options = {"vocab": str(vocab), "max_seq_length": (40,), "dupe_factor": 1, "workers": 1, "recipe": "google"}
+    for name in ("a.txt", "a.md"):
+        (tmp_path / name).write_text(text)
+        made(**options, inputs=(str(tmp_path / name),), output=tmp_path / f"of-{name}")
+    of_text, of_markdown = ((tmp_path / f"of-{name}" / "train") for name in ("a.txt", "a.md"))
+    assert hashes(of_markdown) == hashes(of_text)
+    (tmp_path / "b.jsonl").write_text('{"text": "The cat sat."}\n')
+    with pytest.raises(UserError, match=r"^--recipe google: reads plain text .* and the input has jsonl; leave those"):
+        made(**options, inputs=(str(tmp_path / "b.jsonl"),), output=tmp_path / "of-json")
+
+
 def test_google_with_whole_words_masks_whole_words(options, capsys):
-    made(**options | {"recipe": "google", "format": "text", "whole_word_masking": True, "max_seq_length": (40,)})
+    made(**options | {"recipe": "google", "format": "lines", "whole_word_masking": True, "max_seq_length": (40,)})
     main(["--show", str(options["output"]), "--json"])
     pieces = 0
     for line in capsys.readouterr().out.splitlines():
@@ -575,6 +588,16 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["--check", "NO"], "NO: no such folder"),
         (["--show", "NO", "--limit", "-1"], "--limit: found -1"),
         (["IN", "--check", "NO"], "cannot be combined"),
+        (["IN", "--output", "gs://b/d", "--vocab", "V"], "--output gs://b/d: is not on a local disk; prepare in a folder"),
+        (["IN", "--output", "OUT", "--vocab", "gs://b/d"], "--vocab gs://b/d: is not on a local disk; copy it"),
+        (["s3://b/t.txt", "--output", "OUT", "--vocab", "V"], "error: s3://b/t.txt: is not on a local disk; copy it"),
+        (["--check", "gs://b/d"], "--check gs://b/d: is not on a local disk; copy it"),
+        (["--show", "gs://b/d"], "--show gs://b/d: is not on a local disk; copy it"),
+        (["--show", "NO", "--max-seq-length", "24,40"], "--max-seq-length: found 24,40; expected one length"),
+        (["--show", "NO", "--seed", "1"], "--seed: has no effect on --show; leave it out"),
+        (["--check", "NO", "--limit", "2"], "--limit: has no effect on --check; leave it out"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--split", "held-out"], "--split: is for --show; leave it out"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--masked-lm-prob", "1"], "--masked-lm-prob: found 1.0, expected a share above 0 and below 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, vocab, corpus, capsys, flags, message):
@@ -685,5 +708,5 @@ def test_the_commands_of_the_guide_run(tmp_path, vocab, monkeypatch, capsys):
     assert len(commands) == 5
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        assert exit_code(main, [*command, "--workers", "1"]) == 0
+        assert exit_code(main, [*command, *(("--workers", "1") if "--output" in command else ())]) == 0
     assert capsys.readouterr().out.count("masked: ") == 3

@@ -61,6 +61,7 @@ def test_train_pretrain_names_its_own_fields(tmp_path):
     manifest = prepare(PrepareOptions(**options, inputs=(str(file),), output=tmp_path / "data"))
     advice = "start again with text_options.unwrap=true and another run="
     assert manifest["report"]["warnings"][0].endswith(advice)
+    assert "say text_options.held_out=0." in manifest["report"]["held_out_note"]
     assert {"unwrap", "documents", "format", "objective", "vocab", "held_out"} <= set(TextConfig.__dataclass_fields__)
     options |= {"output": tmp_path / "one", "unwrap": True}
     one = written(tmp_path / "one.txt", PARAGRAPHS[0])
@@ -87,6 +88,7 @@ def test_text_takes_a_folder_a_glob_or_several_with_commas(tmp_path, monkeypatch
         ("books/*.txt, more/", ("books/*.txt", "more/")),
         ("a, b.txt", ("a, b.txt",)),
         ("nothing/*.txt", ("nothing/*.txt",)),
+        (",".join(["a" * 100] * 3), ("a" * 100,) * 3),  # longer than a name can be
     ):
         assert inputs_in(text) == inputs
 
@@ -104,6 +106,8 @@ def test_text_takes_a_folder_a_glob_or_several_with_commas(tmp_path, monkeypatch
         ),
         (["--unwrap", "--recipe", "google"], "--unwrap: joins lines, but --recipe google takes every line"),
         (["--documents", "files", "--recipe", "google"], "--documents: --recipe google ends documents as"),
+        (["--recipe", "google", "--format", "text"], "--format text: --recipe google reads lines"),
+        (["--recipe", "google", "--language", "de"], "--language: --recipe google takes every line for a sentence"),
         (["--documents", "files", "--format", "jsonl"], "--documents: divides plain text and Markdown, but a JSON"),
     ],
 )

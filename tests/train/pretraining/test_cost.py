@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 
+from bert_jax.data.pretraining.manifest import read_manifest
 from bert_jax.data.text.sources import find_sources
 from bert_jax.shown import duration
+from bert_jax.training.optimizer import OptimizerConfig
 from tests.root import ROOT
+from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.planning import fit
 from train.planning.machines import read_topology
 from train.preparation.options import PrepareOptions
 from train.pretraining import cost, text
 from train.pretraining.cost_report import _time_line, cost_lines
-from train.pretraining.recipe import PretrainConfig
+from train.pretraining.recipe import PretrainConfig, TextConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import load_recipe, override, to_json
+from train.run.directory import RunDirectory
 from train.run.ending.stopping import EXIT_DONE
 
 
@@ -140,6 +144,20 @@ def test_the_share_of_a_sample_counts_the_rows_that_were_read_of_a_parquet_file(
     share = text._write_sample(tmp_path / "sample.jsonl", options, find_sources([path]))
     assert len((tmp_path / "sample.jsonl").read_text().splitlines()) == 2
     assert share == pytest.approx(2 / 40, rel=0.01)
+
+
+def test_a_sample_of_lines_is_lines(tmp_path: Path, monkeypatch):
+    """Two sentences on a line are one, as in the run."""
+    lines = "\n\n".join(f"The cat sat. It ran.\nA dog {word}. It flew." for word in WORDS * 4)
+    (tmp_path / "a.txt").write_text(lines)
+    monkeypatch.setattr(text, "SAMPLE_BYTES", len(lines) // 2)
+    options = TextConfig(format="lines", vocab_size=90, held_out=0.0, workers=1, documents="blank-lines:1")
+    optimizer, phases = OptimizerConfig(warmup_steps=1), ((32, 8, 3),)
+    config = PretrainConfig(text=str(tmp_path / "a.txt"), text_options=options, optimizer=optimizer, phases=phases)
+    (tmp_path / "sampled").mkdir()
+    found = text._prepare_sample(tmp_path / "sampled", RunDirectory(str(tmp_path / "run")), config, frozenset(), None)
+    report = read_manifest(found["directory"])["report"]["train"]
+    assert 20 < report["documents"] < 4 * len(WORDS) and report["sentences"] == 2 * report["documents"]
 
 
 def test_a_file_without_text_may_be_in_a_sample(tmp_path: Path, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.mixture import directories_in
+from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.run_directory import assert_equal_states, records, stopped_at
@@ -22,6 +24,7 @@ from train.prepare import main as prepare
 from train.pretraining.first_rows import check_same_place, rows_used_of_each, with_first_rows
 from train.pretraining.fitted_model import check_same_data
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
+from train.pretraining.packing import with_packing
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.run.config import to_json
@@ -63,6 +66,10 @@ def config_of(data: str, phases=PHASES, **fields) -> PretrainConfig:
         ("gs://a/wiki:2,s3://b/books:1", {"gs://a/wiki": 2.0, "s3://b/books": 1.0}),
         ("gs://a/wiki,C:/books", {"gs://a/wiki": None, "C:/books": None}),
         ("a:1:2,b:3", {"a:1": 2.0, "b": 3.0}),
+        (
+            ",".join(f"{'a' * 60}-{number}" for number in range(9)),
+            {f"{'a' * 60}-{number}": None for number in range(9)},
+        ),
     ],
 )
 def test_the_text_of_a_mixture_names_directories_and_weights(text, expected):
@@ -111,6 +118,31 @@ def test_what_is_known_of_a_length_is_the_mean_over_its_own_rows(data: str, book
             first, second = (getattr(part, figure)(48) for part in parts)
             assert first != second
             assert getattr(mixed, figure)(48) == pytest.approx(of_48[0] * first + of_48[1] * second)
+
+
+def test_the_passes_over_a_part_count_the_examples_of_its_packed_rows(data: str, tmp_path: Path):
+    """As many rows of a part whose examples are short are more passes over its text."""
+    text, short = tmp_path / "text.txt", tmp_path / "short"
+    text.write_text("\n\n".join(f"The {one} sat.\nIt {two}." for one in WORDS for two in WORDS[:5]))
+    words = f"--vocab {data} --max-seq-length 32,48 --dupe-factor 3 --held-out 0 --workers 1".split()
+    assert prepare([str(text), "--output", str(short), *words]) in (0, None)
+    config = config_of(f"{data},{short}", packing="yes", data_shares=((1, 1), (1, 3), (1, 1), (1, 0)))
+    mixture = open_data(config)
+    assert isinstance(mixture, MixedData)
+    config, parts = with_packing(config, mixture), list(mixture.parts.values())
+    first, second = (part.examples_a_row(48) for part in parts)
+    assert second > 2 * first, "the test needs parts of different density"
+    passes, rows = np.zeros(2), np.zeros(2)
+    for length in (32, 48):
+        of_length = [k for k, phase in enumerate(config.phases) if phase.length == length]
+        used = sum(np.array(mixture.shares[k]) * math.prod(config.phases_in_rows[k][1:3]) for k in of_length)
+        for k, part in enumerate(parts):
+            made = PackedBatches(part.directory, batch_size=round(used[k]), max_seq_length=length).batch(0)
+            passes[k] += made["sequence_ids"].max(axis=1).sum() / part.examples(length) * part.passes
+        rows += used
+    facts = mixture.facts(config)
+    assert [one["text_passes"] for one in facts] == pytest.approx(passes.tolist(), rel=0.03)
+    assert [one["share"] for one in facts] == pytest.approx((rows / rows.sum()).tolist(), abs=0.01)
 
 
 def rows_of(batch: dict[str, np.ndarray]) -> list[bytes]:
@@ -200,6 +232,8 @@ def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: P
         (both, {"phases": (Phase(64, 8, 4),)}, f"{data}: has no examples of length 64"),
         (data, {"data_temperature": 2.0}, "data_temperature: has no effect on one directory"),
         (data, {"data_shares": ((1,),)}, "data_shares: has no effect on one directory"),
+        ("random", {"data_shares": ((1, 1),) * 4}, "data_shares: has no effect on data=random"),
+        ("random", {"data_temperature": 2.0}, "data_temperature: has no effect on data=random"),
     ]:
         with pytest.raises(UserError, match=says) as caught:
             open_data(config_of(text, **fields))

@@ -85,6 +85,27 @@ def test_rows_without_a_token_to_predict_are_told(
     assert [line.partition(" ")[0] for line in said if "of the first rows have no token to predict" in line] == told
 
 
+@pytest.mark.parametrize(
+    ("masking", "told"),
+    [
+        (None, []),
+        (MaskingConfig(whole_word=True, corruption=(1, 0, 0)), []),
+        (MaskingConfig(corruption=(1, 0, 0)), ["whole_word=True"]),
+        (MaskingConfig(probability=0.3, whole_word=True), ["probability=0.3"]),
+    ],
+)
+def test_masks_in_place_of_those_that_the_data_was_prepared_for_are_told(masking, told, data: str, tmp_path: Path):
+    """One field of `masking` replaces them all, so that whole words are lost without a word about them."""
+    source, said = PreparedData(data), []
+    settings = source.manifest["settings"] | {"whole_word_masking": True}
+    source.manifest = source.manifest | {"settings": settings}
+    config = with_model_for(config_of(masking=masking), source, frozenset())
+    job = PretrainingJob(config, RunDirectory(str(tmp_path)), source, source)
+    job.on_start(SimpleNamespace(say=said.append), resumed=False)
+    lines = [line for line in said if line.startswith("masks: ")]
+    assert len(lines) == len(told) and all(word in line for word, line in zip(told, lines, strict=True))
+
+
 def test_held_out_masks_do_not_follow_the_phase(data: str):
     source = PreparedData(data)
 

@@ -30,6 +30,7 @@ from train import doctor, pretrain
 from train.diagnosis.evidence import Evidence
 from train.pretraining import job as pretraining
 from train.pretraining.fitted_model import with_model_for
+from train.pretraining.mixture import check_batches, open_data
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.run.directory import RunDirectory
@@ -441,6 +442,68 @@ def test_other_data_is_evaluated_as_a_whole_and_missing_held_out_data_is_reporte
     assert prepare([str(corpus), *words]) in (0, None)
     with pytest.raises(UserError, match="another vocabulary"):
         pretrain.main([recipe, f"data={data}", f"eval_data={third}", f"run={tmp_path / 'c'}", *short])
+
+
+def prepared(corpus: Path, folder: Path, data: str, *options: str) -> str:
+    """The corpus prepared with the vocabulary of `data`."""
+    from train.prepare import main as prepare
+
+    words = f"--output {folder} --vocab {data} --max-seq-length 32,48 --dupe-factor 1 --workers 1".split()
+    assert prepare([str(corpus), *words, *options]) in (0, None)
+    return str(folder)
+
+
+def test_data_to_evaluate_on_has_the_objective_and_the_rows_that_the_run_can_score(
+    recipe: str, corpus: Path, data: str, tmp_path: Path
+):
+    without = prepared(corpus, tmp_path / "without", data, "--objective", "none")
+    twice = ["--objective", "none", "--rows", "sentences", "--twice", "0.5"]
+    doubled = prepared(corpus, tmp_path / "doubled", data, *twice)
+    for trained, scored, says in (
+        (without, data, r"the objective nsp, and .*without with none; .* with --objective none$"),
+        (data, without, r"the objective none, and .*data with nsp; .* with --objective nsp$"),
+        (without, doubled, r"a sentence twice, .* 2 token types, and this one has 1; .* without --twice$"),
+    ):
+        words = [recipe, f"data={trained}", f"eval_data={scored}", f"run={tmp_path / 'run'}"]
+        words += ["model.type_vocab_size=1"] * (scored == doubled)
+        for more in ([], ["--dry-run"]):
+            with pytest.raises(UserError, match=rf"^eval_data: .*{scored} .*{says}"):
+                pretrain.main([*words, *more])
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_to_evaluate_on_needs_no_masks_of_the_phases(corpus: Path, data: str, tmp_path: Path):
+    """Its masks are those of `eval_masking`, whatever training has, and its parts are evaluated one by one."""
+    static = prepared(corpus, tmp_path / "static", data, "--recipe", "google")
+    other = prepared(corpus, tmp_path / "other", data, "--masked-lm-prob", "0.3", "--held-out", "0")
+    phases = (Phase(32, 8, 5, mask=0.3, corruption=(1, 0, 0)), Phase(48, 8, 5))
+    optimizer, model = OptimizerConfig(warmup_steps=2), BertConfig.preset("tiny")
+    for eval_data in (static, f"{prepared(corpus, tmp_path / 'usual', data)},{other}"):
+        config = PretrainConfig(optimizer=optimizer, phases=phases, model=model, data=data, eval_data=eval_data)
+        held_out = pretrain.open_held_out(config)
+        assert held_out
+        check_batches(config, PreparedData(data), held_out)
+        with pytest.raises(UserError, match=r"are static|was prepared for"):
+            open_data(dataclasses.replace(config, data=eval_data))
+    config = dataclasses.replace(config, phases=(Phase(40, 8, 5),))
+    with pytest.raises(UserError, match=r"has no examples of length 40"):
+        pretrain.open_held_out(config)
+
+
+def test_what_a_later_phase_or_an_earlier_evaluation_cannot_do_is_told_at_the_start(
+    recipe: str, corpus: Path, data: str, tmp_path: Path
+):
+    static = prepared(corpus, tmp_path / "static", data, "--recipe", "google")
+    for words, says in (
+        ([f"data={static}", "masking.max_predictions=5"], "masks are static"),
+        ([f"data={data}", "phases=((48, 8, 2), (32, 8, 2))", "masking.max_predictions=40"], "a row has 32 tokens at"),
+        (["data=random", "phases=((48, 8, 2), (32, 8, 2))", "masking.max_predictions=40"], "a row has 32 tokens at"),
+        ([f"data={data}", "eval_masking.max_predictions=40"], "a row has 32 tokens at most"),
+    ):
+        for more in ([], ["--dry-run"]):
+            with pytest.raises(UserError, match=says):
+                pretrain.main([recipe, f"run={tmp_path / 'run'}", *words, *more])
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):
