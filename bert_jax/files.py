@@ -374,10 +374,20 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def check_reachable(path: str | os.PathLike[str]) -> None:
-    """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed."""
-    package, extra = _PACKAGES.get(os.fspath(path).split("://")[0], ("gcsfs", "gcs"))
-    if is_remote(path) and find_spec(package) is None:
+    """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed.
+
+    Call it before the first use of a path that may be in a bucket: from then on a folder there is listed anew each time.
+    """
+    if not is_remote(path):
+        return
+    protocol = os.fspath(path).split("://")[0]
+    package, extra = _PACKAGES.get(protocol, ("gcsfs", "gcs"))
+    if find_spec(package) is None:
         raise UserError(f"{path}: paths on a bucket need the package {package}; pip install 'bert-jax[{extra}]'")
+    from fsspec.config import conf  # imported here because only a bucket needs it
+
+    # A client that keeps its listings never sees what other processes write to those folders.
+    conf.setdefault(protocol, {})["use_listings_cache"] = False
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:

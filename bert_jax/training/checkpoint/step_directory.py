@@ -14,7 +14,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_json
+from bert_jax.files import check_reachable, is_remote, read_json
 from bert_jax.training.checkpoint.hashing import Stamp, stamps_of
 from bert_jax.training.checkpoint.manifest import MANIFEST, Manifest, ManifestError, find_damage, read_manifest
 
@@ -40,6 +40,7 @@ class StepDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
+        check_reachable(path)
         # Orbax accepts only absolute paths; resolve() would turn a bucket's URL into a local path.
         self.path = epath.Path(path) if is_remote(path) else epath.Path(path).resolve()
         self.damaged: set[int] = set()
