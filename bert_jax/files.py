@@ -376,7 +376,8 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def check_reachable(path: str | os.PathLike[str]) -> None:
     """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed.
 
-    Call it before the first use of a path that may be in a bucket: from then on a folder there is listed anew each time.
+    Call it before the first use of a path that may be in a bucket: from then on, a folder there is listed anew each
+    time.
     """
     if not is_remote(path):
         return

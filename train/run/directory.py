@@ -191,6 +191,12 @@ class RunDirectory:
             copy_folder(folder, scratch, skip=skip)
             yield Path(scratch)
 
+    def told_as_source(self) -> tuple[str, str]:
+        """What to say where a command reads this run's model, and the end of the line: from a bucket it is copied."""
+        if not self.is_remote:
+            return str(self.path), ""
+        return "COPY", f" (COPY: {self.path}, copied to a disk; no model is read from a bucket)"
+
     def saved_config(self) -> dict[str, Any] | None:
         """The config.json that an earlier start of this run wrote; None if there is none.
 

@@ -129,7 +129,8 @@ class _Training:
         self._saves = Saves(self._checkpoints, config, log.say)
         self._profile = stack.enter_context(Profile(config.profile, self._run.path / "tensorboard", log.say))
         if step >= job.last_step:
-            log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
+            source, end = self._run.told_as_source()
+            log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={source}{end}")
         else:
             if job.writes_export:
                 on_first_process(self._run.check_export)

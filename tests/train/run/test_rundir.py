@@ -405,3 +405,9 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(UserError, match=r"\.lock: cannot be locked \(No locks available\); choose a run="):
         RunDirectory(str(tmp_path)).acquire()
+
+
+def test_a_run_on_a_bucket_is_said_to_be_copied_before_its_model_is_read(tmp_path: Path):
+    assert RunDirectory(str(tmp_path)).told_as_source() == (str(tmp_path), "")
+    source, end = RunDirectory("gs://bucket/run").told_as_source()
+    assert source == "COPY" and end.startswith(" (COPY: gs://bucket/run, copied to a disk;")
