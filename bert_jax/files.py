@@ -34,6 +34,14 @@ MOST_JSON_PARTS = 10_000_000
 _BLOCK_BYTES = 4 << 20
 # Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
 _PACKAGES = {"s3": ("s3fs", "s3")}
+# What those raise that is no OSError: for a refusal (401), too many requests (429), a failing server (5xx), no network.
+_CLIENT_ERRORS = (
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+)
 
 
 def refuse_special(path: "Path | epath.Path", *, follow: bool = True) -> None:
@@ -389,6 +397,12 @@ def check_reachable(path: str | os.PathLike[str]) -> None:
 
     # A client that keeps its listings never sees what other processes write to those folders.
     conf.setdefault(protocol, {})["use_listings_cache"] = False
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """What reading or writing a file can raise: OSError, and what the loaded clients of buckets raise in its place."""
+    loaded = ((sys.modules.get(module), name) for module, name in _CLIENT_ERRORS)
+    return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:

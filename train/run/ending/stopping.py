@@ -13,6 +13,7 @@ from typing import NoReturn, Self
 
 from bert_jax.cli.program import begin, error_line, own_name, write_utf8
 from bert_jax.errors import UserError
+from bert_jax.files import storage_errors
 from bert_jax.runtime import hosts
 from bert_jax.runtime.control_channel import EXIT_LOST, JobEnded
 from bert_jax.runtime.cpu import keep_freed_memory
@@ -78,7 +79,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
 
     A program that keeps nothing (`keeps_nothing`, or a dry run) is said to start again after a signal.
 
-    UserError and OSError (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
+    UserError and `storage_errors` (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
     exceptions are bugs and are not caught.
 
     In a job of several processes, the error of one ends all: the others print its line and end with its code, or with
@@ -108,7 +109,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     except JobEnded as error:  # before the processes had joined, and all are told
         print(error_line(error), file=sys.stderr)
         return error.code
-    except (UserError, OSError) as error:
+    except (UserError, *storage_errors()) as error:
         return _end_with(EXIT_USER_ERROR, error_line(error))
     except Exception as error:
         if not hosts.in_a_job():

@@ -104,6 +104,14 @@ def test_a_reader_that_has_left_does_not_change_the_code(code: int):
     assert (ended.returncode, ended.stderr) == (code, "")
 
 
+def test_a_bucket_that_refuses_is_one_line():
+    refusal = 'from gcsfs.retry import HttpError; raise HttpError({"code": 401, "message": "Anonymous caller"})'
+    refused = PROGRAM.replace('raise UserError("data: row 7 is empty")', refusal)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", refused, "2"], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (2, "python -m train.-c: error: Anonymous caller, 401\n")
+
+
 def test_an_error_begins_with_the_name_that_a_program_gives_itself():
     named = PROGRAM.replace("run_program(main)", 'run_program(main, "python -m benchmarks.some")')
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
