@@ -56,7 +56,7 @@ class _Training:
         with ExitStack() as stack:
             # Until the first step is done, nothing would be lost.
             stop = StopRequest(stages, config.budgets.grace, lambda: self._step == self._first_step)
-            stack.enter_context(stop)
+            self._stop = stack.enter_context(stop)
             self._restore(stack)
             if self._code != EXIT_DONE:
                 return self._end()
@@ -241,6 +241,7 @@ class _Training:
             return EXIT_NOT_FINITE
         self._goodput.begin_at(back_to)
         self._goodput.saved(until)
+        self._code = self._code or self._stop.exit_code(self._step) or EXIT_DONE  # going back may take minutes
         return None if self._code == EXIT_DONE else self._code
 
     def _end(self) -> int | None:

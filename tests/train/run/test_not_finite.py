@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.step import TrainState
 from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
 from tests.run_directory import records, stopped_at, untimed
@@ -169,6 +172,21 @@ def test_an_evaluation_that_is_due_where_a_rollback_ends_is_made(tmp_path: Path)
     job = AddingJob(config(rollbacks=1), explodes=15)
     assert run_of(job, tmp_path)[0] == EXIT_DONE
     assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20, 30]
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_run_goes_back_stops_it(tmp_path: Path, monkeypatch):
+    restore = Checkpoints.restore
+
+    def signalled(self, target, *, extra=True):
+        if not extra:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return restore(self, target, extra=extra)
+
+    monkeypatch.setattr(Checkpoints, "restore", signalled)
+    code, steps = run_of(AddingJob(config(rollbacks=1), explodes=14), tmp_path)
+    assert (code, steps[-1]) == (EXIT_PREEMPTED, 19)
+    assert run_of(AddingJob(config(rollbacks=1), explodes=14), tmp_path)[0] == EXIT_DONE
 
 
 @pytest.mark.slow

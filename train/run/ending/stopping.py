@@ -90,6 +90,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     if "jax" in sys.modules:  # this program uses it
         keep_freed_memory()  # before `_Unwinding` starts the first thread
     code = EXIT_DONE
+    _unanswered.clear()
     next_time = _STARTS_AGAIN if main in _KEEP_NOTHING or "--dry-run" in argv else _CONTINUES
     try:
         with _Unwinding(next_time):
@@ -180,6 +181,20 @@ class _Unwinding(_Signalled):
 _MOST_UNWINDING = 10  # seconds
 
 
+_unanswered: list[int] = []
+"""The code of a signal that came to a `StopRequest` which was left before it returned one: while a run ended."""
+
+
+def raise_unanswered() -> None:
+    """Ends the program as outside a training loop if a signal came while the last run ended; for what begins another.
+
+    Raises:
+        KeyboardInterrupt, Terminated: as `_Unwinding`.
+    """
+    if _unanswered:
+        raise KeyboardInterrupt if _unanswered.pop() == EXIT_INTERRUPTED else Terminated
+
+
 class StopRequest(_Signalled):
     """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C ends the process.
 
@@ -198,7 +213,18 @@ class StopRequest(_Signalled):
         self._stages, self._grace, self._nothing_to_save = stages, grace, nothing_to_save
         self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
         self._code: int | None = None
+        self._answered = False
         self._noticed: list[int] = []
+
+    def __enter__(self) -> Self:
+        raise_unanswered()
+        return super().__enter__()
+
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        super().__exit__()
+        # An exception ends the program. JAX's preemption service keeps the request of a job until its next step.
+        if kind is None and self._code is not None and not self._answered and not hosts.in_a_job():
+            _unanswered[:] = [self._code]
 
     def _request(self, number: int) -> None:
         self._code = self._code or _code_and_line(number)[0]
@@ -224,6 +250,7 @@ class StopRequest(_Signalled):
     def exit_code(self, step: int) -> int | None:
         """The exit code to stop with after `step`; None to continue. Every process must call this after every step."""
         if not hosts.in_a_job():
+            self._answered = self._code is not None
             return self._code
         from jax.experimental import multihost_utils  # not at the top: train.prepare must not load JAX
 
