@@ -96,7 +96,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
         with _Unwinding(next_time):
             code = main(argv)
             if sys.stdout is not None:  # a parent may have closed it
-                sys.stdout.flush()
+                _flush_stdout(code)
             hosts.leave()
             return code
     except KeyboardInterrupt:
@@ -119,6 +119,17 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
         what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         told = error_line(f"{hosts.own_name()} failed ({what}); its output says where")
         hosts.fail(EXIT_BUG, traceback.format_exc(), others=(EXIT_LOST, told))
+
+
+def _flush_stdout(code: int) -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if code == EXIT_DONE:
+            raise
+        logging.getLogger(__name__).warning("stdout cannot be written: %s", error)  # the code says more of the program
 
 
 def _end_with(code: int, line: str) -> int:
