@@ -371,6 +371,8 @@ def _is_of_state(name: str, old: dict, new: dict) -> bool:
         return {before, after} != {"adamw", "lamb"}  # these two keep the same moments
     if name in ("optimizer.average_half_life", "optimizer.average_tail"):
         return (before is None) != (after is None)
+    if name == "model.hidden_act":
+        return not {before, after}.isdisjoint(("prelu", "xielu"))  # these two have parameters
     return name in _OF_SHAPES
 
 
