@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
 from bert_jax.runtime.cpu import give_back_free_memory
 from bert_jax.runtime.hosts import before_ending, on_first_process
@@ -158,7 +159,16 @@ class _Training:
                 self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
                 stack.enter_context(self._meter.pause(recurs=False))
-            self._state, metrics = self._job.train_step(self._state, batch, dropout)
+            try:
+                self._state, metrics = self._job.train_step(self._state, batch, dropout)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error) or self._step != self._first_step:
+                    raise
+                fewer = "tokens_per_device" if hasattr(self._config, "tokens_per_device") else "batch"
+                raise UserError(
+                    f"a step does not fit into the memory of a {jax.devices()[0].device_kind}; say a lower {fewer}=, "
+                    "or model.remat=full"
+                ) from error
         self._compiled.add(program)
         self._step += 1
         with self._meter.pause(recurs=False):

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.step import TrainState
 from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
@@ -48,6 +49,21 @@ def test_a_streak_leaves_no_checkpoint_of_the_parameters_that_it_could_not_train
 
 def test_a_run_whose_first_step_explodes_keeps_nothing(tmp_path: Path):
     assert run_of(AddingJob(config(save_every=1), explodes=0), tmp_path) == (EXIT_NOT_FINITE, [])
+
+
+def test_a_first_step_that_does_not_fit_into_memory_is_one_line(tmp_path: Path):
+    class TooBig(AddingJob):
+        def train_step(self, state, batch, dropout):
+            if state.step == fails_at:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
+            return super().train_step(state, batch, dropout)
+
+    fails_at = 0
+    with pytest.raises(UserError, match=r"memory of a cpu; say a lower tokens_per_device=, or model\.remat=full"):
+        run_of(TooBig(config()), tmp_path)
+    fails_at = 3
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        run_of(TooBig(config()), tmp_path)
 
 
 def test_a_run_that_ends_on_skipped_steps_is_not_done(tmp_path: Path):
