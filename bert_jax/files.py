@@ -35,6 +35,14 @@ MOST_JSON_PARTS = 10_000_000
 _BLOCK_BYTES = 4 << 20
 # Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
 _PACKAGES = {"s3": ("s3fs", "s3")}
+# What those raise that is no OSError: for a refusal (401), too many requests (429), a failing server (5xx), no network.
+_CLIENT_ERRORS = (
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+)
 
 
 def refuse_special(path: "Path | epath.Path", *, follow: bool = True) -> None:
@@ -383,10 +391,27 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def check_reachable(path: str | os.PathLike[str]) -> None:
-    """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed."""
-    package, extra = _PACKAGES.get(os.fspath(path).split("://")[0], ("gcsfs", "gcs"))
-    if is_remote(path) and find_spec(package) is None:
+    """Raises a UserError that names the extra to install if the path is in a bucket whose package is not installed.
+
+    Call it before the first use of a path that may be in a bucket: from then on, a folder there is listed anew each
+    time.
+    """
+    if not is_remote(path):
+        return
+    protocol = os.fspath(path).split("://")[0]
+    package, extra = _PACKAGES.get(protocol, ("gcsfs", "gcs"))
+    if find_spec(package) is None:
         raise UserError(f"{path}: paths on a bucket need the package {package}; pip install 'bert-jax[{extra}]'")
+    from fsspec.config import conf  # imported here because only a bucket needs it
+
+    # A client that keeps its listings never sees what other processes write to those folders.
+    conf.setdefault(protocol, {})["use_listings_cache"] = False
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """What reading or writing a file can raise: OSError, and what the loaded clients of buckets raise in its place."""
+    loaded = ((sys.modules.get(module), name) for module, name in _CLIENT_ERRORS)
+    return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:

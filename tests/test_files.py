@@ -122,6 +122,35 @@ def test_a_stopped_run_on_a_bucket_resumes_to_the_bit_and_exports_as_a_local_run
     assert not (ROOT / "gs:").exists(), "something took the bucket for a local folder"
 
 
+WAITS = """
+import fsspec
+
+from bert_jax.training.checkpoint.hashing import files_in, receive
+from bert_jax.training.checkpoint.step_directory import StepDirectory
+from train.supervise import Supervisor
+
+run = "gs://a-bucket/waits"
+another = fsspec.filesystem("gcs", skip_instance_cache=True)  # whose writes no cache of this process learns of
+supervisor = Supervisor(["true", f"run={run}"], restarts=1, wait=0)
+assert supervisor._reached() == -1
+steps = StepDirectory(f"{run}/checkpoints")
+step = steps.step_path(300)
+(step / "_METADATA").write_bytes(b"{}")
+assert [path.name for path in files_in(step)] == ["_METADATA"] and steps.steps() == []
+another.pipe_file(f"{steps.path}/300/sums.1.json", b'{"files": {"a": ["sum", 3]}, "error": null}')
+assert receive(step, 2, 10) == {"a": ("sum", 3)}
+for number in (300, 400):
+    another.pipe_file(f"{steps.path}/{number}/manifest.json", b"{}")
+    assert supervisor._reached() == steps.steps()[-1] == number
+"""
+
+
+@pytest.mark.slow
+def test_what_another_process_writes_to_a_bucket_is_seen_in_folders_that_were_listed_before(storage):
+    found = subprocess.run([sys.executable, "-c", WAITS], env=storage, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
 def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(bucket, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"gs://a-bucket/run: .*pip install 'bert-jax\[gcs\]'"):

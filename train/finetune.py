@@ -110,7 +110,11 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     source = None if saved else open_source(config.init)
     if source is not None:
         check_source(source)
-    tokenizer = load_tokenizer(str(run.path) if source is None else source)
+    if source is not None:
+        tokenizer = load_tokenizer(source)
+    else:
+        with run.on_disk() as folder:
+            tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)

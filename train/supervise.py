@@ -18,6 +18,7 @@ from etils import epath
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
+from bert_jax.files import check_reachable
 from train.run.ending.signals import Signals
 from train.run.ending.stopping import EXIT_BUG, EXIT_HUNG, EXIT_INTERRUPTED, EXIT_NOT_SAVED, EXIT_PREEMPTED, run_program
 
@@ -135,11 +136,12 @@ class Supervisor:
         if self._run is None:
             return -1
         try:
+            check_reachable(self._run)
             members = self._run / "members"
             runs = [self._run, self._run / "together", *(members.iterdir() if members.exists() else ())]
             steps = [newest for run in runs if (newest := _newest(run / "checkpoints")) >= 0]
             return sum(steps) if steps else -1
-        except OSError:
+        except Exception:  # which clients of buckets raise, and what lacks a package
             return -1
 
 

@@ -196,6 +196,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "choose another run=": "the tests above",
         "train on text, or leave": "the commands above with blimp=, probe= and finetune=",
         "prepare the data again": "tests/faults/test_hostile.py",
+        "does not fit into the memory of": "not run: the memory of no machine of the tests is full at the first step",
         "only TPUs have slices": "tests/train/planning/test_plan.py",
         "leave --price and --picture out": "tests/train/planning/test_plan.py",
         "start another run with init=": "tests/train/pretraining/test_packing.py",

@@ -1,6 +1,7 @@
 """`python -m train.compare`: curves and final scores of several runs, and what keeps them from being compared."""
 
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,16 @@ def test_the_same_data_in_two_places_is_the_same(tmp_path: Path):
         (tmp_path / name / "manifest.json").write_text('{"files": "hashes"}')
     runs = [pretraining(tmp_path / f"r-{n}", tokens=1, losses=[1.0], data=str(tmp_path / n)) for n in ("here", "there")]
     assert differences([read_run(run) for run in runs]) == []
+
+
+def test_data_in_a_bucket_that_cannot_be_read_is_told_by_its_name(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    first, same, other = (
+        read_run(pretraining(tmp_path / f"r-{n}", tokens=1, losses=[1.0], data=f"gs://bucket/{data}"))
+        for n, data in enumerate(("a", "a", "b"))
+    )
+    assert differences([first, same]) == []
+    assert [line[:46] for line in differences([first, other])] == ["the runs are evaluated on different held-out d"]
 
 
 def test_runs_whose_held_out_losses_are_averaged_by_other_shares_say_so(tmp_path: Path):

@@ -72,6 +72,12 @@ def test_a_new_checkpoint_of_a_sweep_is_progress(tmp_path: Path, folders: list[s
     assert capfd.readouterr().err.count("restart 1 of 1 in") == 4
 
 
+def test_a_run_that_cannot_be_read_stops_nothing(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    assert supervise.main(["--wait", "0", "--restarts", "1", "--", "sh", "-c", "exit 75", "run=gs://bucket/run"]) == 75
+    assert "1 restarts brought no progress" in capfd.readouterr().err
+
+
 def test_a_bug_is_worth_another_start_only_after_progress(tmp_path: Path):
     assert supervised(tmp_path, [(1, 10), (1, 20), (1, None), (0, None)]) == (1, 3)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.data.tasks.length_batches import BatchPlan, LengthBatches, evaluation_batches, padded_lengths
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.files import json_text
+from bert_jax.files import json_text, storage_errors
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
@@ -291,7 +291,7 @@ class BestModel:
         self._waiting = params, step
         try:
             self.write()
-        except OSError as error:
+        except storage_errors() as error:
             log.say(f"the best model, of step {step:,}, was not exported: {error}; the next save tries again")
 
     def write(self) -> None:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.files import json_text, write_json, write_whole
+from bert_jax.files import json_text, storage_errors, write_json, write_whole
 from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.checkpoint.checkpoints import SHARED_ERRORS
 from bert_jax.training.many import (
@@ -163,7 +163,7 @@ class SweepJob(Untimed):
             rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
             try:
                 write_whole(self._run.path / "runs.jsonl", "".join(rows))
-            except OSError as error:  # the next evaluation writes all rows again
+            except storage_errors() as error:  # the next evaluation writes all rows again
                 log.say(f"runs.jsonl was not written: {error}")
         self.keep_best(state.params, step, self._history, log)
 

@@ -81,9 +81,17 @@ def fitting(
 
 
 def rows_of(steps: Steps, phase: Phase) -> tuple[int, ...]:
-    """The numbers of rows that a device can compute at a time, so that its rows of the batch are equal parts."""
-    rows = steps.config.in_rows(phase).batch // batch_pieces(steps.mesh)
-    return divisors(rows)
+    """The numbers of rows that a device can compute at a time, so that its rows of the batch are equal parts.
+
+    Only those that `tokens_per_device` can say, which is at least one row of the longest phase.
+    """
+    rows = divisors(steps.config.in_rows(phase).batch // batch_pieces(steps.mesh))
+    least = _longest(steps.config) // phase.length
+    return tuple(one for one in rows if not any(one < other <= least for other in rows))
+
+
+def _longest(config: PretrainConfig) -> int:
+    return max(phase.length for phase in config.phases)
 
 
 def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:
@@ -130,4 +138,8 @@ def _choices(rows: Sequence[int], length: int) -> list[int]:
 
 
 def _words(setting: Setting, rows: int, now: int, phase: Phase) -> list[str]:
-    return [*setting.words, *([] if rows == now else [f"tokens_per_device={rows * phase.length}"])]
+    """`setting` as words, with those for `rows` at a time unless the config says that already (`now`)."""
+    if rows == now:
+        return list(setting.words)
+    instead = [] if setting.config.accumulation is None else ["accumulation=none"]
+    return [*setting.words, *instead, f"tokens_per_device={max(rows * phase.length, _longest(setting.config))}"]

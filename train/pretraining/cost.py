@@ -50,6 +50,15 @@ class TimedSteps(Steps):
         source = self.data.batches(self.config, phase)
         return MeshBatches(source, phase.batch, batch_shardings(self.mesh))
 
+    def compile_if_it_fits(self, phase: Phase, accumulation: int) -> Any | None:
+        """As `compile`; None if the compiler refuses the step for its memory, as that of a TPU does."""
+        try:
+            return self.compile(phase, accumulation)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return None
+
     def memory(self, compiled: Any) -> dict[str, int] | None:
         """Bytes per device: what a step reads, its temporaries, and its results that need space of their own."""
         found = compiled.memory_analysis()
@@ -61,11 +70,11 @@ class TimedSteps(Steps):
             "results": found.output_size_in_bytes - found.alias_size_in_bytes,
         }
 
-    def timed_step(self, phase: Phase, compiled: Any, room: float | None) -> dict[str, Any]:
+    def timed_step(self, phase: Phase, compiled: Any | None, room: float | None) -> dict[str, Any]:
         """Times a step of the phase: the compiled one, or if that takes long one of fewer rows, scaled.
 
-        `room`: bytes per device that the step may use. Returns the rows that were timed and the seconds of a whole
-        step; None for these if even one row per device does not fit.
+        `compiled`: None if the compiler refuses it. `room`: bytes per device that the step may use. Returns the rows
+        that were timed and the seconds of a whole step; None for these if even one row per device does not fit.
         """
         rows, one_row = phase.batch, self.flops(phase) / phase.batch
         if rows * one_row > self._operations():
@@ -73,7 +82,9 @@ class TimedSteps(Steps):
             rows //= self.parts_of(phase)
             while rows % (2 * least) == 0 and rows * one_row > self._operations():
                 rows //= 2
-            compiled = self.compile(phase._replace(batch=rows), 1)
+            compiled = self.compile_if_it_fits(phase._replace(batch=rows), 1)
+        if compiled is None:
+            return {"timed_rows": None, "step_seconds": None}
         memory = self.memory(compiled)
         if memory is not None and room is not None and sum(memory.values()) > room:
             return {"timed_rows": None, "step_seconds": None}
@@ -148,7 +159,8 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
     connect(plan.mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(plan.state.params))
     phases = [_phase_facts(plan, machine, phase) for phase in config.phases]
-    peaks = [phase["peak_bytes"] for phase in phases if phase["peak_bytes"] is not None]
+    refused = [number for number, phase in enumerate(phases) if phase.pop("refused")]
+    peaks = [] if refused else [phase["peak_bytes"] for phase in phases if phase["peak_bytes"] is not None]
     seconds = [phase["seconds"] for phase in phases]
     facts = {
         **facts_of_text(config, data, directory, plan.state_bytes, parameters),
@@ -170,8 +182,8 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "memory_before_bytes": machine.before,
         "phases": phases,
     }
-    too_big = machine.limit is not None and peaks and max(peaks) > machine.limit
-    worst = config.phases_in_rows[max(range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
+    too_big = refused or (machine.limit is not None and peaks and max(peaks) > machine.limit)
+    worst = config.phases_in_rows[max(refused or range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
     facts["fits_with"] = list(_settings_that_fit(plan, machine, worst)) if too_big else None
     return facts
 
@@ -181,9 +193,9 @@ def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, 
     in_rows = config.in_rows(phase)
     started = time.monotonic()
     parts = plan.parts_of(in_rows)
-    compiled = plan.compile(in_rows, parts)
+    compiled = plan.compile_if_it_fits(in_rows, parts)
     compile_seconds = time.monotonic() - started
-    memory = plan.memory(compiled)
+    memory = None if compiled is None else plan.memory(compiled)
     timed = plan.timed_step(in_rows, compiled, machine.room())
     step_seconds = timed["step_seconds"]
     found = [part.evaluation_batches(of, phase) for _, _, part, of in parts_to_evaluate(data, config)]
@@ -208,6 +220,7 @@ def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, 
         "device_bytes_state_and_batch": None if memory is None else memory["state_and_batch"],
         "device_bytes_temporaries": None if memory is None else memory["temporaries"],
         "peak_bytes": None if memory is None else machine.peak(memory, plan.state_bytes),
+        "refused": compiled is None,
     }
 
 
@@ -297,7 +310,9 @@ def _fewest_parts(
     for parts in accumulations:
         if temporaries_of_all / parts > (machine.room() or 0):
             continue
-        memory = plan.memory(plan.compile(phase, parts))
+        if (compiled := plan.compile_if_it_fits(phase, parts)) is None:
+            continue
+        memory = plan.memory(compiled)
         if memory is None or machine.limit is None:
             return None
         if (peak := machine.peak(memory, plan.state_bytes)) <= machine.limit:

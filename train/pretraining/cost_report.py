@@ -86,12 +86,14 @@ def _tokens_line(facts: dict[str, Any]) -> str:
 
 
 def _memory_line(facts: dict[str, Any]) -> str:
-    if facts["memory_bytes"] is None:
+    if facts["memory_bytes"] is None and facts["fits_with"] is None:
         return "unknown: this backend does not say"
     where = "" if facts["device_kind"] == "cpu" else " per device"
-    if facts["memory_limit_bytes"] is None:
-        return f"{size(facts['memory_bytes'])}{where}"
-    line = f"{size(facts['memory_bytes'])} of {size(facts['memory_limit_bytes'])}{where}"
+    needed = "what the compiler refuses" if facts["memory_bytes"] is None else size(facts["memory_bytes"])
+    if facts["memory_limit_bytes"] is None and facts["fits_with"] is None:
+        return f"{needed}{where}"
+    limit = "unknown" if facts["memory_limit_bytes"] is None else size(facts["memory_limit_bytes"])
+    line = f"{needed} of {limit}{where}"
     if facts["fits_with"] is None:
         return line
     found = [f"{' '.join(setting['words'])} ({size(setting['memory_bytes'])})" for setting in facts["fits_with"]]

@@ -313,7 +313,8 @@ class PretrainingJob(ModelJob):
         on_first_process(export, errors=SHARED_ERRORS)
         log.say(f"exported to {run.export}")
         if averaged(state.opt_state) is not None:
+            source, end = run.told_as_source()
             log.say(
-                f"the export has the average of the weights; `python -m bert_jax convert {run.path} FOLDER` writes the "
-                "last weights themselves"
+                f"the export has the average of the weights; `python -m bert_jax convert {source} FOLDER` writes the "
+                f"last weights themselves{end}"
             )

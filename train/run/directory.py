@@ -191,6 +191,12 @@ class RunDirectory:
             copy_folder(folder, scratch, skip=skip)
             yield Path(scratch)
 
+    def told_as_source(self) -> tuple[str, str]:
+        """What to say where a command reads this run's model, and the end of the line: from a bucket it is copied."""
+        if not self.is_remote:
+            return str(self.path), ""
+        return "COPY", f" (COPY: {self.path}, copied to a disk; no model is read from a bucket)"
+
     def saved_config(self) -> dict[str, Any] | None:
         """The config.json that an earlier start of this run wrote; None if there is none.
 
@@ -368,6 +374,8 @@ def _is_of_state(name: str, old: dict, new: dict) -> bool:
         return {before, after} != {"adamw", "lamb"}  # these two keep the same moments
     if name in ("optimizer.average_half_life", "optimizer.average_tail"):
         return (before is None) != (after is None)
+    if name == "model.hidden_act":
+        return not {before, after}.isdisjoint(("prelu", "xielu"))  # these two have parameters
     return name in _OF_STATE
 
 

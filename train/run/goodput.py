@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import checksum_of, read_summed, write_json
+from bert_jax.files import checksum_of, read_summed, storage_errors, write_json
 from train.run.stages import NAMES, Stages
 
 KINDS = (*("productive" if name == "step" else name for name in NAMES), "lost")
@@ -121,9 +121,10 @@ class Goodput:
             with self._writing:
                 write_json(self._path, facts | {"checksum": checksum_of(facts)})
             self._failed = False
-        except OSError as error:
+        except storage_errors() as error:
             if not self._failed:
-                log.warning("%s cannot be written (%s); training goes on", self._path, error.strerror or error)
+                why = getattr(error, "strerror", None) or error
+                log.warning("%s cannot be written (%s); training goes on", self._path, why)
             self._failed = True
 
 
@@ -147,7 +148,7 @@ def _read(path: epath.Path) -> dict[str, Any] | None:
         }
     except FileNotFoundError:
         return None
-    except (UserError, OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (UserError, *storage_errors(), KeyError, TypeError, ValueError, AttributeError):
         log.warning("%s is damaged; the time of the run is counted anew", path)
         return _nothing()
 

@@ -4,9 +4,9 @@ run directory, and use `init=SOURCE`.
 A source gives the run its architecture and parameters; the run records its origin.
 """
 
-import contextlib
 import hashlib
 import json
+import logging
 import os
 import sys
 import time
@@ -21,7 +21,7 @@ from etils import epath
 from bert_jax.cli.program import error_line, in_own_words
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, did_you_mean
-from bert_jax.files import check_name, check_reachable, write_json
+from bert_jax.files import check_name, check_reachable, storage_errors, write_json
 from bert_jax.formats.source import Source
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
@@ -36,6 +36,8 @@ from train.run.fields import fields_of, print_fields
 from train.run.goodput import Goodput
 from train.run.log.track import check_tracker
 from train.run.stages import Stages, take_start
+
+log = logging.getLogger(__name__)
 
 EMPTY = "it is empty; is a variable of the shell not set?"
 _OPTIONS = ("--dry-run", "--json", "--fields", "--help")
@@ -245,8 +247,7 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch, Goodp
         with Watchdog(stages, launch.config.budgets, _end_hung, log_file), goodput:
             code = work(run, launch, goodput)
         if launch.as_json and hosts.is_first():
-            with contextlib.suppress(BrokenPipeError):  # a reader that has left does not change the exit code
-                print(json.dumps(run.summary(code)))
+            _print_summary(run, code)
         return code
     except (UserError, FileNotFoundError):
         if hosts.is_first():
@@ -256,6 +257,18 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch, Goodp
         for act in withdraw:
             act()
         run.release()
+
+
+def _print_summary(run: RunDirectory, code: int) -> None:
+    """Prints the summary for --json. If that fails, a code that is not 0 says more of the run than the failure does."""
+    try:
+        print(json.dumps(run.summary(code)))
+    except BrokenPipeError:  # the reader has left
+        pass
+    except (UserError, *storage_errors()) as error:
+        if code == EXIT_DONE:
+            raise
+        log.warning("--json: the summary of the run cannot be printed: %s", error)
 
 
 def _end_hung(why: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
 from bert_jax.runtime.cpu import give_back_free_memory
 from bert_jax.runtime.hosts import before_ending, on_first_process
@@ -56,7 +57,7 @@ class _Training:
         with ExitStack() as stack:
             # Until the first step is done, nothing would be lost.
             stop = StopRequest(stages, config.budgets.grace, lambda: self._step == self._first_step)
-            stack.enter_context(stop)
+            self._stop = stack.enter_context(stop)
             self._restore(stack)
             if self._code != EXIT_DONE:
                 return self._end()
@@ -129,7 +130,8 @@ class _Training:
         self._saves = Saves(self._checkpoints, config, log.say)
         self._profile = stack.enter_context(Profile(config.profile, self._run.path / "tensorboard", log.say))
         if step >= job.last_step:
-            log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
+            source, end = self._run.told_as_source()
+            log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={source}{end}")
         else:
             if job.writes_export:
                 on_first_process(self._run.check_export)
@@ -157,7 +159,16 @@ class _Training:
                 self._meter.flush()  # the step before must not seem to take no time
                 stack.enter_context(_no_collection())
                 stack.enter_context(self._meter.pause(recurs=False))
-            self._state, metrics = self._job.train_step(self._state, batch, dropout)
+            try:
+                self._state, metrics = self._job.train_step(self._state, batch, dropout)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error) or self._step != self._first_step:
+                    raise
+                fewer = "tokens_per_device" if hasattr(self._config, "tokens_per_device") else "batch"
+                raise UserError(
+                    f"a step does not fit into the memory of a {jax.devices()[0].device_kind}; say a lower {fewer}=, "
+                    "or model.remat=full"
+                ) from error
         self._compiled.add(program)
         self._step += 1
         with self._meter.pause(recurs=False):
@@ -240,6 +251,7 @@ class _Training:
             return EXIT_NOT_FINITE
         self._goodput.begin_at(back_to)
         self._goodput.saved(until)
+        self._code = self._code or self._stop.exit_code(self._step) or EXIT_DONE  # going back may take minutes
         return None if self._code == EXIT_DONE else self._code
 
     def _end(self) -> int | None:

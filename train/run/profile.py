@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ class Profile:
 
     Args:
         steps: (FIRST, COUNT), FIRST counted from 1; None: record nothing.
-        folder: of TensorBoard's events, on a disk or in a bucket. Each host writes a file of its own name.
+        folder: of TensorBoard's events, on a disk or in a bucket. Each process writes a file of its own name.
         say: writes a line to the log.
     """
 
@@ -71,4 +72,7 @@ class Profile:
         scratch, self._scratch = self._scratch, None
         with scratch:
             jax.profiler.stop_trace()
+            if jax.process_count() > 1:  # JAX names a record after the host, which may have several processes
+                for path in [path for path in Path(scratch.name).rglob("*") if path.is_file()]:
+                    path.rename(path.with_name(f"process{jax.process_index()}.{path.name}"))
             copy_folder(scratch.name, self._folder)

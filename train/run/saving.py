@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from bert_jax.files import storage_errors
 from bert_jax.runtime import hosts
 from bert_jax.shown import duration
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
@@ -68,7 +69,7 @@ class Saves:
         except NonFiniteError:
             self._in_flight = None
             raise
-        except (SaveError, OSError) as failure:
+        except (SaveError, *storage_errors()) as failure:
             error = str(failure)
         if error := _of_any(error):
             self._count(error)
@@ -103,7 +104,7 @@ class Saves:
                 write()
             except FileNotFoundError:
                 raise
-            except OSError as failure:
+            except storage_errors() as failure:
                 error = f"the results were not written: {failure}"
             if error := _of_any(error):
                 self._count(error)

@@ -25,6 +25,7 @@ import numpy as np
 from orbax.checkpoint import v1 as orbax
 
 from bert_jax.errors import UserError
+from bert_jax.files import storage_errors
 from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.checkpoint.hashing import POLL_SECONDS, hash_and_sync, receive, send, stamps_of
 from bert_jax.training.checkpoint.manifest import (
@@ -332,7 +333,7 @@ class Checkpoints:
         path, process = self._directory.step_path(step), jax.process_index()
         try:
             sums = hash_and_sync(path, process)
-        except OSError as error:
+        except storage_errors() as error:
             send(path, process, None, error=first_line(error))
             raise
         send(path, process, sums)

@@ -14,7 +14,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_json
+from bert_jax.files import check_reachable, is_remote, read_json, storage_errors
 from bert_jax.training.checkpoint.hashing import Stamp, stamps_of
 from bert_jax.training.checkpoint.manifest import MANIFEST, Manifest, ManifestError, find_damage, read_manifest
 
@@ -40,6 +40,7 @@ class StepDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
+        check_reachable(path)
         # Orbax accepts only absolute paths; resolve() would turn a bucket's URL into a local path.
         self.path = epath.Path(path) if is_remote(path) else epath.Path(path).resolve()
         self.damaged: set[int] = set()
@@ -202,7 +203,7 @@ class StepDirectory:
                 if len(good) >= keep and step < good[keep - 1] and step not in regular:
                     self.delete(step)
             self._known = set(self.steps())
-        except OSError as error:
+        except storage_errors() as error:
             log.warning("older checkpoints in %s could not be removed: %s", self.path, first_line(error))
 
     def delete(self, step: int) -> None:
@@ -224,13 +225,13 @@ class StepDirectory:
                     path.rmtree()
             if self.step_path(step).exists() and not (self.step_path(step) / MANIFEST).exists():
                 _remove_step(self.step_path(step))
-        except OSError as error:
+        except storage_errors() as error:
             log.info("could not yet remove the rest of step %d in %s: %s", step, self.path, first_line(error))
 
     def remove_rest(self) -> None:
         """Removes what Orbax's threads wrote after `remove_unfinished`, at the end of the program."""
         if self._failed:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(*storage_errors()):
                 self._sweep()
 
     def _check_writable(self, step: int) -> None:
@@ -244,7 +245,7 @@ class StepDirectory:
             probe.write_bytes(b"")
             probe.unlink(missing_ok=True)  # another process may sweep it away first
             self._was_there = self.path.exists()  # a bucket has no empty directories
-        except OSError as error:
+        except storage_errors() as error:
             raise SaveError(f"step {step} is not saved: {self.path} is not writable ({error})") from error
 
     def _sweep(self) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,19 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import encode_texts
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.training.layer_rates import layer_rates
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
+from train import finetune
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, starting_parameters, warn_of_truncated, warn_of_unknown
+from train.run import directory
+from train.run.directory import RunDirectory
+from train.run.launch import Launch
 
 LABELS = ("bad", "good")
 HEAD = "sequence-classification"
@@ -226,3 +232,27 @@ def test_the_longer_text_of_a_pair_counts_once_where_it_is_truncated():
     tokenizer = Tokenizer.from_vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"), cased=False)
     first, second = ["hello " * 2, "hello " * 3, "hello " * 9], ["hello " * 3, "hello " * 3, "hello " * 9]
     assert encode_texts(tokenizer, first, second, max_length=8, targets={}).truncated == 2
+
+
+def test_a_run_on_a_bucket_is_resumed_with_its_own_tokenizer(tmp_path, monkeypatch):
+    config = {"model": dataclasses.asdict(BertConfig(**SIZES))}
+    write_json(tmp_path / "config.json", config)
+    tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], cased=False)
+    tokenizer.save(tmp_path / "tokenizer")
+
+    def copy(source, target, *, skip):
+        assert str(source) == "gs://bucket/run"
+        shutil.copytree(tmp_path, target, dirs_exist_ok=True)
+
+    class TaskIsOpened(Exception):
+        pass
+
+    def open_task(config, tokenizer):
+        raise TaskIsOpened(tokenizer.vocab_size)
+
+    monkeypatch.setattr(directory, "copy_folder", copy)
+    monkeypatch.setattr(RunDirectory, "config_to_resume", lambda run: config)
+    monkeypatch.setattr("train.finetuning.tasks.table.open_task", open_task)
+    launch = Launch(FinetuneConfig(init="a/b"), "gs://bucket/run", (), False, False, frozenset())
+    with pytest.raises(TaskIsOpened, match="6"):
+        finetune.prepared(RunDirectory(launch.run), launch)

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from train.planning.program import Collective, Operation, Program
 from train.planning.report import print_fit, warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
+from train.run.config import override
 from train.run.ending.stopping import EXIT_DONE
 
 RECIPE = """from bert_jax.training.optimizer import OptimizerConfig
@@ -182,6 +184,21 @@ def test_the_fastest_that_fits_is_found_without_trying_all(monkeypatch):
     assert [one["fits"] for one in tried] == sorted((one["fits"] for one in tried), reverse=True)
     assert ("model.remat=full" in tried[-1]["words"]) or any("model.remat=full" in one["words"] for one in tried)
     assert len(compiled) == len(set(compiled)) < 2 * len(fit._TOKENS)
+
+
+PHASES = {"phases": "((128,256,9),(512,256,1))", "model.max_position_embeddings": "512"}
+
+
+@pytest.mark.parametrize("more", [{}, {"accumulation": "4"}, {"tokens_per_device": "512"}])
+def test_the_settings_that_are_printed_are_accepted_and_take_that_many_rows(more: dict[str, str]):
+    config = override(config_of(), PHASES | more)
+    phase = Phase(128, 256, 9)
+    for pieces in (1, 64, 128, 256):
+        steps: Any = SimpleNamespace(config=config, mesh=SimpleNamespace(shape={"data": pieces, "fsdp": 1, "zero": 1}))
+        for rows in fit.rows_of(steps, phase):
+            words = fit._words(fit.Setting(config, ()), rows, 0, phase)
+            said = override(config, dict(word.split("=") for word in words))
+            assert said.parts_of(128, 256, pieces) == 256 // pieces // rows
 
 
 def test_where_all_that_was_tried_fits_nothing_is_recomputed(monkeypatch):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from bert_jax.data.pretraining.manifest import read_manifest
@@ -22,7 +23,7 @@ from train.planning.machines import read_topology
 from train.preparation.options import PrepareOptions
 from train.pretraining import cost, text
 from train.pretraining.cost_report import _time_line, cost_lines
-from train.pretraining.recipe import PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.run.config import load_recipe, override, to_json
 from train.run.directory import RunDirectory
@@ -67,6 +68,26 @@ def test_a_dry_run_says_what_a_run_costs_and_writes_nothing(recipe: str, data: s
 
 def describe_padding(data: PreparedData, length: int) -> float:
     return data.manifest["report"]["train"]["examples"][str(length)]["padding_share"]
+
+
+@pytest.mark.slow
+def test_what_the_compiler_refuses_for_its_memory_comes_with_settings_that_fit(
+    recipe: str, tmp_path: Path, capsys, monkeypatch
+):
+    """As the compiler of a TPU does; that of a CPU compiles everything."""
+    compile_step = cost.TimedSteps.compile
+
+    def refuse(self: Any, phase: Phase, accumulation: int) -> Any:
+        if accumulation == 1:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
+        return compile_step(self, phase, accumulation)
+
+    monkeypatch.setattr(cost.TimedSteps, "compile", refuse)
+    facts = facts_of([recipe, "data=random", "phases=((32,8,3),)", f"run={tmp_path / 'none'}"], capsys)
+    assert facts["memory_bytes"] is None and facts["seconds"] is None
+    assert [one["words"] for one in facts["fits_with"]] == [["accumulation=2"]]
+    line = cost_lines(facts)["memory"]
+    assert line.startswith("what the compiler refuses of ") and "is too much; accumulation=2 (" in line
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.step import TrainState
 from tests.adding_job import STEPS, AddingJob, config, run_of, state_in, sum_of
 from tests.run_directory import records, stopped_at, untimed
@@ -45,6 +49,21 @@ def test_a_streak_leaves_no_checkpoint_of_the_parameters_that_it_could_not_train
 
 def test_a_run_whose_first_step_explodes_keeps_nothing(tmp_path: Path):
     assert run_of(AddingJob(config(save_every=1), explodes=0), tmp_path) == (EXIT_NOT_FINITE, [])
+
+
+def test_a_first_step_that_does_not_fit_into_memory_is_one_line(tmp_path: Path):
+    class TooBig(AddingJob):
+        def train_step(self, state, batch, dropout):
+            if state.step == fails_at:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
+            return super().train_step(state, batch, dropout)
+
+    fails_at = 0
+    with pytest.raises(UserError, match=r"memory of a cpu; say a lower tokens_per_device=, or model\.remat=full"):
+        run_of(TooBig(config()), tmp_path)
+    fails_at = 3
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        run_of(TooBig(config()), tmp_path)
 
 
 def test_a_run_that_ends_on_skipped_steps_is_not_done(tmp_path: Path):
@@ -169,6 +188,21 @@ def test_an_evaluation_that_is_due_where_a_rollback_ends_is_made(tmp_path: Path)
     job = AddingJob(config(rollbacks=1), explodes=15)
     assert run_of(job, tmp_path)[0] == EXIT_DONE
     assert [row["step"] for row in records(tmp_path, "eval")] == [10, 20, 30]
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_run_goes_back_stops_it(tmp_path: Path, monkeypatch):
+    restore = Checkpoints.restore
+
+    def signalled(self, target, *, extra=True):
+        if not extra:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return restore(self, target, extra=extra)
+
+    monkeypatch.setattr(Checkpoints, "restore", signalled)
+    code, steps = run_of(AddingJob(config(rollbacks=1), explodes=14), tmp_path)
+    assert (code, steps[-1]) == (EXIT_PREEMPTED, 19)
+    assert run_of(AddingJob(config(rollbacks=1), explodes=14), tmp_path)[0] == EXIT_DONE
 
 
 @pytest.mark.slow

@@ -43,6 +43,15 @@ def test_the_steps_that_are_named_are_recorded(tmp_path: Path):
     assert recorded(tmp_path) == 3
 
 
+def test_processes_of_one_host_write_records_of_their_own(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for number in (0, 1):
+        monkeypatch.setattr(jax, "process_index", lambda number=number: number)
+        steps(tmp_path, (2, 1))
+    assert {path.name.partition(".")[0] for path in tmp_path.rglob("*.xplane.pb")} == {"process0", "process1"}
+    assert recorded(tmp_path) == 2
+
+
 @pytest.mark.parametrize(("at", "first", "count"), [(None, 1, 0), ((2, 3), 3, 0), ((9, 3), 1, 0), ((5, 9), 1, 2)])
 def test_a_start_after_the_first_step_records_nothing_and_one_that_ends_before_the_last_what_it_had(
     tmp_path: Path, at, first: int, count: int

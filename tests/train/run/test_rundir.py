@@ -187,6 +187,16 @@ def test_an_optimizer_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp
     run.settle_config(override(config, {"optimizer.name": "lamb"}), ("optimizer",))
 
 
+def test_an_activation_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):
+    run, config = RunDirectory(str(tmp_path)), PretrainConfig()
+    run.settle_config(config, ())
+    (run.checkpoints / "3").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"hold another state \(model\.hidden_act: 'gelu' became 'prelu'\)"):
+        run.settle_config(override(config, {"model.hidden_act": "prelu"}), ("model.hidden_act",))
+    assert (run.saved_config() or {})["model"]["hidden_act"] == "gelu"
+    run.settle_config(override(config, {"model.hidden_act": "relu"}), ("model.hidden_act",))
+
+
 def test_a_run_may_go_on_where_attention_is_computed_otherwise(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     run.settle_config(override(PretrainConfig(), {"model.attention": "kernel"}), ())
@@ -436,3 +446,9 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(UserError, match=r"\.lock: cannot be locked \(No locks available\); choose a run="):
         RunDirectory(str(tmp_path)).acquire()
+
+
+def test_a_run_on_a_bucket_is_said_to_be_copied_before_its_model_is_read(tmp_path: Path):
+    assert RunDirectory(str(tmp_path)).told_as_source() == (str(tmp_path), "")
+    source, end = RunDirectory("gs://bucket/run").told_as_source()
+    assert source == "COPY" and end.startswith(" (COPY: gs://bucket/run, copied to a disk;")

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from etils import epath
+from gcsfs.retry import HttpError
 
 from bert_jax import files
 from bert_jax.training.checkpoint import manifest
@@ -118,6 +120,20 @@ def test_the_last_save_is_tried_again_after_a_folder_that_could_not_be_synced(
         saves.save_last(2, {"weights": np.ones(3, np.float32)}, dict)
         assert checkpoints.steps() == [2] and checkpoints.verify(2) == []
     assert len(said) == 2 and "Input/output error" in said[0] and said[1] == "step 2 is saved"
+
+
+def test_a_client_of_a_bucket_that_fails_is_a_failed_save(clock: Clock, tmp_path, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise HttpError({"code": 503, "message": "Service Unavailable"})
+
+    said: list[str] = []
+    with StepCheckpoints(tmp_path) as checkpoints:
+        saves = Saves(checkpoints, SimpleNamespace(save_every=1, log_every=1, max_failed_saves=3), said.append)
+        monkeypatch.setattr(type(epath.Path(tmp_path)), "write_bytes", refuse)
+        saves.save(1, {"weights": np.ones(3, np.float32)}, dict)
+        assert "is not writable (Service Unavailable, 503)" in said[0]
+        with pytest.raises(NotSavedError, match="the results were not written: Service Unavailable, 503"):
+            saves.write_last(refuse)
 
 
 def test_results_that_cannot_be_written_are_tried_again_and_a_missing_file_is_the_users_to_mend(clock: Clock):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gcsfs.retry import HttpError
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import checkpoints as checkpoint
@@ -265,9 +266,10 @@ def test_closing_raises_the_last_failure_unless_another_exception_is_on_its_way(
         interrupted()
 
 
-def test_steps_that_cannot_be_deleted_are_no_failed_save(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), HttpError({"code": 503})])
+def test_steps_that_cannot_be_deleted_are_no_failed_save(tmp_path, monkeypatch, caplog, error):
     def fail(*_, **__):
-        raise PermissionError(13, "Permission denied")
+        raise error
 
     monkeypatch.setattr(checkpoint.StepDirectory, "delete", fail)
     save(tmp_path, 1, 2, 3, keep=2)

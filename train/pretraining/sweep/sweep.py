@@ -25,7 +25,7 @@ from train.pretraining.recipe import PretrainConfig
 from train.pretraining.sweep.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory, refuse_changes
-from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
+from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED, raise_unanswered
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.log.curves import png
 from train.run.log.run_log import score_text
@@ -144,6 +144,7 @@ class _Sweep:
         for leg in range(len(next(iter(self._legs.values())))):
             for number, member in enumerate(self._members, 1):
                 if member.ended is None and len(member.losses) == leg:
+                    raise_unanswered()
                     until = self._legs[member.name][leg]
                     _say(f"member {number} of {len(self._members)}, {member.name}: to step {until:,}")
                     code = self._train(member, leg)

@@ -13,6 +13,7 @@ from typing import NoReturn, Self
 
 from bert_jax.cli.program import begin, error_line, own_name, write_utf8
 from bert_jax.errors import UserError
+from bert_jax.files import storage_errors
 from bert_jax.runtime import hosts
 from bert_jax.runtime.control_channel import EXIT_LOST, JobEnded
 from bert_jax.runtime.cpu import keep_freed_memory
@@ -78,7 +79,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
 
     A program that keeps nothing (`keeps_nothing`, or a dry run) is said to start again after a signal.
 
-    UserError and OSError (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
+    UserError and `storage_errors` (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
     exceptions are bugs and are not caught.
 
     In a job of several processes, the error of one ends all: the others print its line and end with its code, or with
@@ -89,12 +90,13 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     if "jax" in sys.modules:  # this program uses it
         keep_freed_memory()  # before `_Unwinding` starts the first thread
     code = EXIT_DONE
+    _unanswered.clear()
     next_time = _STARTS_AGAIN if main in _KEEP_NOTHING or "--dry-run" in argv else _CONTINUES
     try:
         with _Unwinding(next_time):
             code = main(argv)
             if sys.stdout is not None:  # a parent may have closed it
-                sys.stdout.flush()
+                _flush_stdout(code)
             hosts.leave()
             return code
     except KeyboardInterrupt:
@@ -108,7 +110,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     except JobEnded as error:  # before the processes had joined, and all are told
         print(error_line(error), file=sys.stderr)
         return error.code
-    except (UserError, OSError) as error:
+    except (UserError, *storage_errors()) as error:
         return _end_with(EXIT_USER_ERROR, error_line(error))
     except Exception as error:
         if not hosts.in_a_job():
@@ -117,6 +119,17 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
         what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         told = error_line(f"{hosts.own_name()} failed ({what}); its output says where")
         hosts.fail(EXIT_BUG, traceback.format_exc(), others=(EXIT_LOST, told))
+
+
+def _flush_stdout(code: int) -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if code == EXIT_DONE:
+            raise
+        logging.getLogger(__name__).warning("stdout cannot be written: %s", error)  # the code says more of the program
 
 
 def _end_with(code: int, line: str) -> int:
@@ -179,6 +192,20 @@ class _Unwinding(_Signalled):
 _MOST_UNWINDING = 10  # seconds
 
 
+_unanswered: list[int] = []
+"""The code of a signal that came to a `StopRequest` which was left before it returned one: while a run ended."""
+
+
+def raise_unanswered() -> None:
+    """Ends the program as outside a training loop if a signal came while the last run ended; for what begins another.
+
+    Raises:
+        KeyboardInterrupt, Terminated: as `_Unwinding`.
+    """
+    if _unanswered:
+        raise KeyboardInterrupt if _unanswered.pop() == EXIT_INTERRUPTED else Terminated
+
+
 class StopRequest(_Signalled):
     """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C ends the process.
 
@@ -197,7 +224,18 @@ class StopRequest(_Signalled):
         self._stages, self._grace, self._nothing_to_save = stages, grace, nothing_to_save
         self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
         self._code: int | None = None
+        self._answered = False
         self._noticed: list[int] = []
+
+    def __enter__(self) -> Self:
+        raise_unanswered()
+        return super().__enter__()
+
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        super().__exit__()
+        # An exception ends the program. JAX's preemption service keeps the request of a job until its next step.
+        if kind is None and self._code is not None and not self._answered and not hosts.in_a_job():
+            _unanswered[:] = [self._code]
 
     def _request(self, number: int) -> None:
         self._code = self._code or _code_and_line(number)[0]
@@ -223,6 +261,7 @@ class StopRequest(_Signalled):
     def exit_code(self, step: int) -> int | None:
         """The exit code to stop with after `step`; None to continue. Every process must call this after every step."""
         if not hosts.in_a_job():
+            self._answered = self._code is not None
             return self._code
         from jax.experimental import multihost_utils  # not at the top: train.prepare must not load JAX
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,16 @@ from train.pretraining.sweep.members import (
 )
 from train.pretraining.sweep.sweep import mean_and_error
 from train.run.config import to_json
-from train.run.ending.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.ending.stopping import (
+    EXIT_DONE,
+    EXIT_HOPELESS,
+    EXIT_NOT_FINITE,
+    EXIT_PREEMPTED,
+    StopRequest,
+    Terminated,
+)
 from train.run.log.meter import Meter, Spent
+from train.run.stages import Stages
 
 SHORT = ["phases=((32,8,8),)", "eval_every=2", "eval_batches=1", "log_every=3", "save_every=3", "export_at_end=no"]
 SWEPT = ["sweep=optimizer.learning_rate=1e-3,1e-5;seed=0,1", "halving=2"]
@@ -264,6 +274,26 @@ def test_members_that_end_with_their_time_have_the_loss_of_their_end(recipe: str
         step, loss = last["step"], last["mlm_loss"]
         assert step < 16 and last["kind"] == "eval" and member["losses"] == [loss]
         assert f"| {loss:.4f} | {step} | done |" in (run / "sweep.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_while_a_member_ends_begins_no_other(words: list[str], tmp_path: Path, monkeypatch):
+    """SIGTERM in the last evaluation, save or export of a member, which looks for no signal any more."""
+    begun: list[str] = []
+
+    def leg(launch, _) -> int:
+        begun.append(Path(launch.run).name)
+        with StopRequest(Stages(), 300) as stop:
+            assert stop.exit_code(8) is None
+            os.kill(os.getpid(), signal.SIGTERM)
+        return EXIT_DONE
+
+    monkeypatch.setattr(sweeps, "in_run_directory", leg)
+    monkeypatch.setattr(sweeps, "_loss_at", lambda run, step: 1.0)
+    with pytest.raises(Terminated):
+        pretrain.main([*words, "sweep=seed=0,1", "sweep_in=turn", f"run={tmp_path / 'run'}"])
+    assert begun == ["seed=0"]
+    assert [one["ended"] for one in record(tmp_path / "run")["members"]] == ["done", None]
 
 
 @pytest.mark.slow

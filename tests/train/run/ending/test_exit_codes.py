@@ -4,12 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.root import ROOT
 from train import supervise
+from train.pretraining.recipe import PretrainConfig
+from train.run.directory import RunDirectory
 from train.run.ending import stopping
+from train.run.launch import Launch, in_run_directory
 
 SHOWN_BY = {
     0: "tests/train/run/ending/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
@@ -102,6 +106,36 @@ def test_a_reader_that_has_left_does_not_change_the_code(code: int):
     ended = subprocess.run(program, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize(("code", "ends"), [(0, 2), (74, 74)])
+def test_a_full_disk_behind_stdout_does_not_change_the_code_of_a_run_that_has_one(code: int, ends: int):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        program = [sys.executable, "-c", PROGRAM, str(code)]
+        ended = subprocess.run(program, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == ends and "No space left on device" in ended.stderr
+
+
+def test_a_summary_that_cannot_be_made_does_not_change_the_code_either(tmp_path: Path, monkeypatch, caplog):
+    def fail(*_) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(RunDirectory, "summary", fail)
+    launch = Launch(PretrainConfig(), str(tmp_path / "run"), (), False, True, frozenset())
+    assert in_run_directory(launch, lambda *_: 74) == 74
+    assert "--json: the summary of the run cannot be printed" in caplog.text
+    with pytest.raises(OSError):
+        in_run_directory(launch, lambda *_: 0)
+
+
+def test_a_bucket_that_refuses_is_one_line():
+    refusal = 'from gcsfs.retry import HttpError; raise HttpError({"code": 401, "message": "Anonymous caller"})'
+    refused = PROGRAM.replace('raise UserError("data: row 7 is empty")', refusal)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", refused, "2"], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (2, "python -m train.-c: error: Anonymous caller, 401\n")
 
 
 def test_an_error_begins_with_the_name_that_a_program_gives_itself():
