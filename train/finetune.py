@@ -110,7 +110,6 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     source = None if saved else open_source(config.init)
     if source is not None:
         check_source(source)
-    if source is not None:
         tokenizer = load_tokenizer(source)
     else:
         with run.on_disk() as folder:

@@ -183,10 +183,7 @@ _WEIGHTS_IN = {"": _OTHER_WEIGHTS, "onnx": {".onnx", ".onnx_data"}, "openvino": 
 def is_read_by_a_load(name: str) -> bool:
     """Whether some library that loads a published model reads the file of this name: config, weights, tokenizer."""
     folder, suffix = name.rpartition("/")[0], Path(name).suffix
-    weights = suffix in {"": _OTHER_WEIGHTS, "onnx": (".onnx", ".onnx_data"), "openvino": (".xml", ".bin")}.get(
-        folder, ()
-    )
-    return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)
+    return suffix in _WEIGHTS_IN.get(folder, ()) or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)
 
 
 class CachedFiles:

@@ -156,10 +156,8 @@ def _of_weights(values: dict[str, float], of_average: bool) -> dict[str, float]:
     """The values of an evaluation that are those of the average of the weights, or of the last weights."""
     if not (averages := scores_of_average(values)):
         return values
-    both = {name: value for name, value in values.items() if name.startswith(_OF_BASELINES) or name in _COSTS}
-    exported = {name: value for name, value in values.items() if name.startswith(_OF_THE_EXPORT)}
     if of_average:
-        return averages | exported | both
+        return averages | {name: v for name, v in values.items() if name.startswith((*_OF_BASELINES, *_OF_THE_EXPORT))}
     return {name: v for name, v in values.items() if not name.startswith((_OF_AVERAGE, *_OF_THE_EXPORT))}
 
 

@@ -35,7 +35,7 @@ from train.run.log.run_log import RunLog
 from train.run.loop import train
 
 MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share", "start", "masking")
-"""What is a number to the compiled step, or nothing: how weights are drawn and which tokens stand in for the masked."""
+"""Fields that change how weights are drawn, what the batches hold, or a number that the compiled step is given."""
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
 # What was measured to pay (benchmarks/results/transformers.md): hidden size, and positions of a batch.
 _PAYS_UP_TO = (128, 512)
@@ -346,6 +346,8 @@ def stack_padded(arrays: list[np.ndarray]) -> np.ndarray:
     Members with other masks have other numbers of predictions in a row, and one without a weight changes no loss.
     """
     widest = max(array.shape[-1] for array in arrays)
+    if all(array.shape[-1] == widest for array in arrays):
+        return np.stack(arrays)
     return np.stack([np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, widest - array.shape[-1])]) for array in arrays])
 
 
