@@ -24,6 +24,7 @@ from train.pretraining.phases import Phase, settings_told
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.steps import Steps
 from train.run.chips import CHIPS
+from train.run.step_cost import lacks_memory
 
 _BACKENDS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 
@@ -124,7 +125,7 @@ def compile_timed(lowered: Any) -> tuple[Any, float]:
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not lacks_memory(error):
             raise
         raise TooBig(str(error)) from None
     return compiled, time.monotonic() - started

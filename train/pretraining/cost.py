@@ -32,7 +32,7 @@ from train.pretraining.text import SampledText
 from train.run.chips import peak_flops
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.step_cost import EVALUATION, slow_type_told
+from train.run.step_cost import EVALUATION, lacks_memory, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
@@ -55,7 +55,7 @@ class TimedSteps(Steps):
         try:
             return self.compile(phase, accumulation)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not lacks_memory(error):
                 raise
             return None
 

@@ -24,7 +24,7 @@ from train.run.log.run_log import open_log
 from train.run.profile import Profile
 from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
-from train.run.step_cost import slow_type_told
+from train.run.step_cost import lacks_memory, slow_type_told
 
 _LOWER = "Lower optimizer.learning_rate"
 
@@ -162,7 +162,7 @@ class _Training:
             try:
                 self._state, metrics = self._job.train_step(self._state, batch, dropout)
             except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error) or self._step != self._first_step:
+                if not lacks_memory(error) or self._step != self._first_step:
                     raise
                 fewer = "tokens_per_device" if hasattr(self._config, "tokens_per_device") else "batch"
                 raise UserError(

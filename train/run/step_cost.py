@@ -19,6 +19,11 @@ def slow_type_told(model: BertConfig, optimizer: OptimizerConfig) -> str | None:
     return f"this CPU has no instructions for bfloat16: to be faster say {' '.join(words)}" if words else None
 
 
+def lacks_memory(error: jax.errors.JaxRuntimeError) -> bool:
+    """Whether XLA refuses a program for its memory, when it compiles it (TPU) or runs it (GPU)."""
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     """Floating-point operations of forward and backward pass (3 x forward) for one sequence, matrix products only."""
     d, f, e, v = config.hidden_size, config.intermediate_size, config.embedding_width, config.vocab_size

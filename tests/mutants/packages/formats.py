@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         HUB_FILES,
-        "return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)",
+        "return suffix in _WEIGHTS_IN.get(folder, ()) or name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)",
         "return name in (CONFIG, *WEIGHTS, *TOKENIZER, *VECTORS)",
         "shards of the former model stay on the hub",
         (f"{OF_PUSH}::test_a_repository_with_files_is_replaced_only_on_request",),
