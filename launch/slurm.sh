@@ -15,7 +15,8 @@
 set -u
 # Five minutes before the time limit, and when the job is preempted, every process gets SIGTERM, saves and ends with 75.
 # One that hangs is killed ten minutes after the first has ended; those that only wait for each other end before that.
-srun --kill-on-bad-exit=0 --wait=600 .venv/bin/python -m train.pretrain "$@"
+# srun does not take --cpus-per-task from above (since Slurm 22.05), and gives one CPU without it.
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 --wait=600 .venv/bin/python -m train.pretrain "$@"
 code=$?
 case $code in 0 | 2 | 3 | 5 | 130) exit "$code" ;; esac
 if ((${SLURM_RESTART_COUNT:-0} < 50)); then

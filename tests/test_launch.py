@@ -517,13 +517,15 @@ def test_slurm_queues_what_was_stopped_again(tmp_path: Path, code: int, again: b
     executable(tmp_path / "bin" / "srun", f'#!/bin/bash\necho "$@" > {tmp_path}/srun\nexit {code}\n')
     executable(tmp_path / "bin" / "scontrol", f'#!/bin/bash\necho "$@" > {tmp_path}/scontrol\n')
     words = ["configs/tiny.py", "phases=((128, 64, 9),)"]
-    assert run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7").returncode == code
+    variables = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+    assert run([LAUNCH / "slurm.sh", *words], tmp_path, **variables).returncode == code
     assert lines(tmp_path / "srun")[0].endswith("train.pretrain configs/tiny.py phases=((128, 64, 9),)")
+    assert "--cpus-per-task=8 " in lines(tmp_path / "srun")[0]
     (seconds,) = re.findall(r"--wait=(\d+) ", lines(tmp_path / "srun")[0])  # 0, without end, is srun's default
     assert int(seconds) > join_seconds() + 60
     assert lines(tmp_path / "scontrol") == (["requeue 7"] if again else [])
     (tmp_path / "scontrol").unlink(missing_ok=True)
-    run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="50")
+    run([LAUNCH / "slurm.sh", *words], tmp_path, **variables, SLURM_RESTART_COUNT="50")
     assert not lines(tmp_path / "scontrol")
 
 
