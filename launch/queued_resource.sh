@@ -21,8 +21,8 @@ again() { echo "$1; the next round, in ${POLL:-60} s, tries again" >&2; }
 while true; do
   case $(state) in
   NONE)
-    "${queue[@]}" create "$NAME" --node-id="$NAME" --zone="$ZONE" --accelerator-type="${TYPE:-v5litepod-16}" \
-      --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${spot:+"$spot"} || again "not asked for"
+    if "${queue[@]}" create "$NAME" --node-id="$NAME" --zone="$ZONE" --accelerator-type="${TYPE:-v5litepod-16}" \
+      --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${spot:+"$spot"}; then started=no; else again "not asked for"; fi
     ;;
   ACTIVE)
     if [ "$started" = no ] && ! "$here/tpu_vm.sh" running; then

@@ -443,15 +443,18 @@ def test_set_up_leaves_no_module_of_an_earlier_commit(pod: Path):
     assert (home / "runs").exists()
 
 
+def without_installing(pod: Path) -> None:
+    """Has `setup` find a .venv and the archive on each host, and its installers do nothing."""
+    for name in ("git", "python3", "tar"):
+        executable(pod / "bin" / name, "#!/bin/bash\n")
+    for host in ("host-0", "host-1"):
+        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
+
+
 def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path):
     states = ["NONE", "PROVISIONING", "ACTIVE", "NET", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
     (pod / "states").write_text("".join(f"{state}\n" for state in states))
-    (pod / "bin" / "git").symlink_to("/bin/true")
-    for host in ("host-0", "host-1"):
-        # `setup` finds a .venv and the archive; both of its installers do nothing.
-        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
-        executable(pod / "bin" / "python3", "#!/bin/bash\n")
-        executable(pod / "bin" / "tar", "#!/bin/bash\n")
+    without_installing(pod)
     ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
     assert ended.returncode == 0, ended.stderr
     assert "the run ended with exit code 0" in ended.stdout
@@ -462,13 +465,29 @@ def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path
     assert on_pod(pod, "queued_resource.sh").returncode == 2
 
 
+def test_a_pod_that_vanished_from_the_queue_is_set_up_again_once_there_is_a_new_one(pod: Path):
+    (pod / "states").write_text("\n".join(["NONE", "ACTIVE", "NONE", *["ACTIVE"] * 2000]) + "\n")
+    without_installing(pod)
+    for host in ("host-0", "host-1"):
+        (pod / host / "bert_jax" / "codes").unlink()  # each run ends with 0: no restart, which would sleep too
+    between_rounds = """#!/bin/bash
+cd "$FAKE"
+echo round >> rounds
+[ "$(wc -l < rounds)" != 2 ] || for host in host-0 host-1; do
+  until [ -s $host/run.code ]; do /bin/sleep 0.02; done; rm $host/run.code $host/run.pid; done
+"""
+    executable(pod / "bin" / "sleep", between_rounds)
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
+    assert ended.returncode == 0, ended.stderr
+    calls = [call for call in check_calls(pod) if call.endswith(("create", "scp", "delete"))]
+    create, copy, delete = "queued-resources create", "tpu-vm scp", "queued-resources delete"
+    assert calls == [create, copy, create, copy, delete]
+
+
 def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
     (pod / "states").write_text("ACTIVE\n" * 2000)
-    (pod / "bin" / "git").symlink_to("/bin/true")
-    executable(pod / "bin" / "python3", "#!/bin/bash\n")
-    executable(pod / "bin" / "tar", "#!/bin/bash\n")
+    without_installing(pod)
     for host in ("host-0", "host-1"):
-        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
         waits = (
             '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
         )
