@@ -39,7 +39,7 @@ create)
 setup)
   folder=$(mktemp -d)
   trap 'rm -r "$folder"' EXIT
-  git archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
+  git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
   "${tpu_vm[@]}" scp "$folder/bert_jax.tar.gz" "$NAME:" --zone="$ZONE" --worker=all
   # The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it. Modules of an earlier commit go first:
   # the hosts compare all that they have.

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -265,7 +266,7 @@ def pod(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def on_pod(pod: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def on_pod(pod: Path, script: str | Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     named = {"NAME": "bert", "ZONE": "us-west4-a", "FAKE": str(pod), "RESTART_PAUSE": "0", "POLL": "0"}
     return run([LAUNCH / script, *words], pod, **(named | variables))
 
@@ -311,6 +312,7 @@ def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
 def test_only_yes_asks_for_chips_that_may_be_taken_away(pod: Path, script: str):
     executable(pod / "bin" / "sleep", "#!/bin/bash\nexit 7\n")  # ends the queue after its first round
+    without_installing(pod)
     (pod / "states").write_text("NONE\n")
     on_pod(pod, script, "create", SPOT="no")
     (create,) = [line for line in lines(pod / "calls") if " create " in line]
@@ -395,52 +397,54 @@ def test_a_run_that_a_shutdown_of_its_host_stopped_has_not_ended(pod: Path):
     assert lines(pod / "host-1" / "bert_jax" / "starts") == [] and lines(pod / "host-1" / "run.code") == ["3"]
 
 
-def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
+def checkout(pod: Path) -> Path:
+    """A repository with one commit: the scripts and a module."""
     repository = pod / "checkout"
-    commands = (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "m"],
-    )
-    repository.mkdir()
-    for command in commands:
-        subprocess.run(["git", *command], cwd=repository, check=True)
+    shutil.copytree(LAUNCH, repository / "launch")
+    (repository / "train").mkdir()
+    (repository / "train" / "new.py").touch()
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "m"]
+    for words in (["init", "-q"], ["add", "."], commit):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    return repository
+
+
+def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     executable(pod / "bin" / "gcloud", '#!/bin/bash\nprintf "%s\\n" "$*" >> "$FAKE/calls"\n')
-    environment = os.environ | {
-        "PATH": f"{pod / 'bin'}:{os.environ['PATH']}",
-        "FAKE": str(pod),
-        "NAME": "b",
-        "ZONE": "z",
-    }
-    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=environment, check=True)
+    assert on_pod(pod, checkout(pod) / "launch" / "tpu_vm.sh", "setup").returncode == 0
     assert check_calls(pod) == ["tpu-vm scp", "tpu-vm ssh"]
     calls = (pod / "calls").read_text()
-    assert "bert_jax.tar.gz b: --zone=z --worker=all" in calls
+    assert "bert_jax.tar.gz bert: --zone=us-west4-a --worker=all" in calls
     assert "--constraint constraints/newest.txt" in calls and "--python 3.11" in calls
 
 
-def test_set_up_leaves_no_module_of_an_earlier_commit(pod: Path):
-    repository, home = pod / "checkout", pod / "host-0" / "bert_jax"
-    for folder in (repository, home):
-        (folder / "train").mkdir(parents=True)
-    (repository / "train" / "new.py").touch()
+def test_set_up_copies_the_scripts_own_checkout_and_leaves_no_module_of_an_earlier_commit(pod: Path, monkeypatch):
+    home = pod / "host-0" / "bert_jax"
+    (home / "train").mkdir()
     (home / "train" / "old.py").touch()
     (home / "runs").mkdir()  # of the user
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "m"],
-    ):
-        subprocess.run(["git", *words], cwd=repository, check=True)
     copies = 'case " $* " in *" scp "*) cp "$5" "$FAKE/host-0"; cp "$5" "$FAKE/host-1" ;; esac\n'
     executable(pod / "bin" / "gcloud", GCLOUD + copies)
     for host in ("host-0", "host-1"):
         executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
     executable(pod / "bin" / "python3", "#!/bin/bash\n")
-    variables = {"PATH": f"{pod / 'bin'}:{os.environ['PATH']}", "FAKE": str(pod), "NAME": "b", "ZONE": "z"}
-    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=os.environ | variables, check=True)
+    script = checkout(pod) / "launch" / "tpu_vm.sh"
+    (pod / "elsewhere").mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=pod / "elsewhere", check=True)
+    monkeypatch.chdir(pod / "elsewhere")  # another repository, without a commit
+    set_up = on_pod(pod, script, "setup")
+    assert set_up.returncode == 0, set_up.stderr
     for host in ("host-0", "host-1"):
         assert [path.name for path in (pod / host / "bert_jax" / "train").iterdir()] == ["new.py"]
     assert (home / "runs").exists()
+
+
+def test_a_pod_is_asked_for_only_if_there_is_a_commit_to_copy_to_it(pod: Path):
+    executable(pod / "bin" / "git", "#!/bin/bash\necho 'fatal: no such commit' >&2\nexit 128\n")
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    line = "cannot pack the last commit of this checkout, which the hosts get: fatal: no such commit\n"
+    assert (ended.returncode, ended.stderr) == (2, line)
+    assert not lines(pod / "calls")
 
 
 def without_installing(pod: Path) -> None:
@@ -482,6 +486,17 @@ echo round >> rounds
     calls = [call for call in check_calls(pod) if call.endswith(("create", "scp", "delete"))]
     create, copy, delete = "queued-resources create", "tpu-vm scp", "queued-resources delete"
     assert calls == [create, copy, create, copy, delete]
+
+
+def test_a_pod_that_cannot_be_set_up_is_given_back(pod: Path):
+    (pod / "states").write_text("\n".join(["NONE", *["ACTIVE"] * 2000]) + "\n")
+    without_installing(pod)
+    executable(pod / "bin" / "python3", "#!/bin/bash\nexit 1\n")
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("not started in 10 tries in a row: giving up\n")
+    calls = check_calls(pod)
+    assert calls.count("tpu-vm scp") == 10 and calls[-1] == "queued-resources delete"
 
 
 def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
