@@ -36,16 +36,22 @@ while true; do
     fi
     ;;
   ACTIVE)
-    if [ "$started" = no ] && ! "$here/tpu_vm.sh" running; then
-      if "$here/tpu_vm.sh" setup && "$here/tpu_vm.sh" start "$@"; then
-        started=yes failed=0
+    if [ "$started" = no ]; then
+      answered=yes
+      found=$("$here/tpu_vm.sh" running) || answered=no
+      if grep -qx yes <<<"$found"; then # on one host at least, since an earlier call of this script
+        started=yes
+      elif [ "$answered" = no ]; then
+        again "the hosts do not answer"
+      elif "$here/tpu_vm.sh" setup && "$here/tpu_vm.sh" start "$@"; then
+        started=yes
       elif ((++failed < most)); then
         again "not started"
       else
         echo "not started in $most tries in a row: giving up" >&2
         leave 1
       fi
-    elif started=yes && code=$("$here/tpu_vm.sh" code) && [ -n "$code" ]; then
+    elif code=$("$here/tpu_vm.sh" code) && [ -n "$code" ]; then
       echo "the run ended with exit code $code"
       leave "$code"
     else

@@ -345,11 +345,13 @@ def test_a_run_on_a_tpu_vm_is_stopped_and_not_started_twice(pod: Path):
     for host in ("host-0", "host-1"):
         trap = "#!/bin/bash\ntrap 'exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n"
         executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", trap)
-    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 1
+    assert on_pod(pod, "tpu_vm.sh", "running").stdout == "no\nno\n"
     assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
-    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 0
-    twice = on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py")
-    assert (twice.returncode, twice.stderr) == (1, "a run is going on here; stop it first\n")
+    assert on_pod(pod, "tpu_vm.sh", "running").stdout == "yes\nyes\n"
+    for words in (["start", "configs/tiny.py"], ["setup"]):
+        twice = on_pod(pod, "tpu_vm.sh", *words)
+        assert (twice.returncode, twice.stderr) == (1, "a run is going on here; stop it first\n")
+    assert "tpu-vm scp" not in check_calls(pod)
     for host in ("host-0", "host-1"):
         assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
     assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0
@@ -412,7 +414,7 @@ def checkout(pod: Path) -> Path:
 def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     executable(pod / "bin" / "gcloud", '#!/bin/bash\nprintf "%s\\n" "$*" >> "$FAKE/calls"\n')
     assert on_pod(pod, checkout(pod) / "launch" / "tpu_vm.sh", "setup").returncode == 0
-    assert check_calls(pod) == ["tpu-vm scp", "tpu-vm ssh"]
+    assert check_calls(pod) == ["tpu-vm ssh", "tpu-vm scp", "tpu-vm ssh"]
     calls = (pod / "calls").read_text()
     assert "bert_jax.tar.gz bert: --zone=us-west4-a --worker=all" in calls
     assert "--constraint constraints/newest.txt" in calls and "--python 3.11" in calls
@@ -499,14 +501,17 @@ def test_a_pod_that_cannot_be_set_up_is_given_back(pod: Path):
     assert calls.count("tpu-vm scp") == 10 and calls[-1] == "queued-resources delete"
 
 
+def runs_last(pod: Path) -> None:
+    """Has the program on each host go on until the file `go` is in its home."""
+    waits = '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
+    for host in ("host-0", "host-1"):
+        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
+
+
 def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
     (pod / "states").write_text("ACTIVE\n" * 2000)
     without_installing(pod)
-    for host in ("host-0", "host-1"):
-        waits = (
-            '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
-        )
-        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
+    runs_last(pod)
     between_rounds = """#!/bin/bash
 cd "$FAKE"
 echo round >> rounds
@@ -521,6 +526,34 @@ esac
     assert wait_for_lines(pod / "host-1" / "run.code") == ["0"]
     assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
     assert lines(pod / "host-1" / "bert_jax" / "starts") == ["start"] * 2
+
+
+@pytest.mark.parametrize("fault", ["ssh fails", "host 0 was started anew"])
+def test_the_queue_sets_no_host_up_under_a_run(pod: Path, fault: str):
+    (pod / "states").write_text("ACTIVE\n" * 2000)
+    without_installing(pod)
+    runs_last(pod)
+    assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
+    if fault == "ssh fails":
+        once = 'case "$*" in *"echo yes"*) [ -e "$FAKE/failed" ] || { touch "$FAKE/failed"; exit 255; } ;; esac\n'
+        executable(pod / "bin" / "gcloud", GCLOUD.replace("\n", f"\n{once}", 1))
+    else:
+        (pod / "host-0" / "run.pid").write_text("7 an-earlier-boot\n")
+    between_rounds = """#!/bin/bash
+cd "$FAKE"
+echo round >> rounds
+[ "$(wc -l < rounds)" != 4 ] || touch host-0/go host-1/go
+"""
+    executable(pod / "bin" / "sleep", between_rounds)
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    (pod / "host-0" / "go").touch()
+    (pod / "host-1" / "go").touch()
+    assert ended.returncode == 0, ended.stderr
+    assert "tpu-vm scp" not in check_calls(pod)
+    assert ("the hosts do not answer" in ended.stderr) == (fault == "ssh fails")
+    assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"] * (1 if fault == "ssh fails" else 2)
 
 
 # --- Slurm ---
