@@ -3,6 +3,7 @@
 # or once it could not be set up ten times in a row. Leave it running (in tmux, say) on a machine of yours. The variables
 # are those of launch/tpu_vm.sh; SPOT=yes for spot.
 #
+#     export JAX_COMPILATION_CACHE_DIR=gs://BUCKET/compiled
 #     NAME=bert ZONE=us-west4-a SPOT=yes launch/queued_resource.sh configs/bert_base.py data=gs://... run=gs://...
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU pod}" "${ZONE:?say ZONE=..., such as us-west4-a}"

@@ -4,6 +4,7 @@
 #     export NAME=bert ZONE=us-west4-a              TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite are the defaults
 #     launch/tpu_vm.sh create                       SPOT=yes: cheaper, and may be taken away
 #     launch/tpu_vm.sh setup                        copies the last commit to every host and installs it there
+#     export JAX_COMPILATION_CACHE_DIR=gs://BUCKET/compiled     or all hosts but the first compile at each start
 #     launch/tpu_vm.sh start configs/bert_base.py data=gs://BUCKET/data run=gs://BUCKET/runs/base
 #     launch/tpu_vm.sh revive configs/...           the same command where it neither goes on nor has ended: on a host that
 #                                                   was started anew, say
@@ -70,7 +71,7 @@ code) on 0 "if $ended; then echo \"\$code\"; fi" ;;
 stop) on all "$running && kill -TERM \"\$pid\" || true" ;;
 delete) "${tpu_vm[@]}" delete "$NAME" --zone="$ZONE" --quiet ;;
 *)
-  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
   exit 2
   ;;
 esac

@@ -85,6 +85,18 @@ def test_the_guides_commands_name_configs_and_fields_that_exist():
     assert runs and not any(is_remote(run) for run in runs)  # it reads no bucket
 
 
+def test_all_that_starts_a_pod_names_one_folder_of_compiled_programs_for_all_hosts():
+    """JAX lets the first host alone write them."""
+    guide = (ROOT / "docs" / "pods.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
+    starts = [block for block in blocks if re.search(r"tpu_vm\.sh start|queued_resource\.sh", block)]
+    assert len(starts) == 2
+    for block in starts:
+        assert re.search(r"^export JAX_COMPILATION_CACHE_DIR=gs://[^\n]+\n(?:.* start|.*queued)", block, re.MULTILINE)
+    for name in ("tpu_vm.sh", "queued_resource.sh", "jobset.yaml", "skypilot.yaml"):
+        assert re.search("JAX_COMPILATION_CACHE_DIR.*gs://", (LAUNCH / name).read_text()), name
+
+
 def codes_in_the_guide() -> tuple[set[int], set[int]]:
     """The exit codes after which the guide says that a run is to be started again, and those after which not."""
     guide = (ROOT / "docs" / "pods.md").read_text()
