@@ -4,12 +4,13 @@
 #     export NAME=bert ZONE=us-west4-a              TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite are the defaults
 #     launch/tpu_vm.sh create                       SPOT=yes: cheaper, and may be taken away
 #     launch/tpu_vm.sh setup                        copies the last commit to every host and installs it there
+#     export JAX_COMPILATION_CACHE_DIR=gs://BUCKET/compiled     or all hosts but the first compile at each start
 #     launch/tpu_vm.sh start configs/bert_base.py data=gs://BUCKET/data run=gs://BUCKET/runs/base
 #     launch/tpu_vm.sh revive configs/...           the same command where it neither goes on nor has ended: on a host that
 #                                                   was started anew, say
 #     launch/tpu_vm.sh log | running | code | stop | delete
-#                                                   follow the first host's log; 0 if a run is going on; how it ended;
-#                                                   save and stop; end the cost
+#                                                   follow the first host's log; whether a run is going on, yes or no
+#                                                   from each host; how it ended; save and stop; end the cost
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU VM}" "${ZONE:?say ZONE=..., such as us-west4-a}"
 case ${SPOT:-no} in
@@ -28,6 +29,7 @@ on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its numbe
 boot='$(cat /proc/sys/kernel/random/boot_id)'
 same_boot="{ read -r pid boot <~/run.pid && [ \"\$boot\" = \"$boot\" ]; }"
 running="{ $same_boot && kill -0 \"\$pid\"; } 2>/dev/null"
+refuse="$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }"
 # A host that shuts down stops the run as `stop` does: once it is up again, only codes after which no run goes on count.
 ended="{ read -r code <~/run.code && { case \$code in 0 | 2 | 3 | 5 | 130) ;; *) $same_boot ;; esac; }; } 2>/dev/null"
 
@@ -37,9 +39,10 @@ create)
     --version="${VERSION:-v2-alpha-tpuv5-lite}" ${spot:+"$spot"}
   ;;
 setup)
+  on all "$refuse || true" # before any host is touched: the code would change under a run
   folder=$(mktemp -d)
   trap 'rm -r "$folder"' EXIT
-  git archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
+  git -C "$(dirname "$0")/.." archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
   "${tpu_vm[@]}" scp "$folder/bert_jax.tar.gz" "$NAME:" --zone="$ZONE" --worker=all
   # The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it. Modules of an earlier commit go first:
   # the hosts compare all that they have.
@@ -55,20 +58,20 @@ start | revive)
   printf -v words ' %q' "$@"
   [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ] || printf -v cache 'JAX_COMPILATION_CACHE_DIR=%q ' "$JAX_COMPILATION_CACHE_DIR"
   case $verb in
-  start) first="$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }" ;;
+  start) first=$refuse ;;
   revive) first="{ $running || $ended; } && exit" ;;
   esac
   on all "$first
     cd bert_jax && rm -f ~/run.code && { ${cache:-}RESTART_CODE=~/run.code nohup launch/restart.sh \
     .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & echo \"\$! $boot\" >~/run.pid; }"
   ;;
-running) on 0 "$running" ;; # ends with 0 if a run is going on
+running) on all "if $running; then echo yes; else echo no; fi" ;; # if ssh fails it ends with another code than 0
 log) on 0 'tail -n 40 -F run.log' ;;
 code) on 0 "if $ended; then echo \"\$code\"; fi" ;;
 stop) on all "$running && kill -TERM \"\$pid\" || true" ;;
 delete) "${tpu_vm[@]}" delete "$NAME" --zone="$ZONE" --quiet ;;
 *)
-  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
   exit 2
   ;;
 esac

@@ -151,6 +151,28 @@ def test_what_another_process_writes_to_a_bucket_is_seen_in_folders_that_were_li
     assert found.returncode == 0, found.stderr
 
 
+COMPILES = """
+import jax
+
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event.rpartition("/")[2]))
+jax.jit(lambda x: x @ x)(jax.numpy.ones((8, 8)))
+print(found.count("cache_misses"), found.count("cache_hits"))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_programs_in_a_bucket_are_found_by_the_next_start(storage):
+    everything = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PLATFORMS": "cpu"}
+    environment = storage | everything | {"JAX_COMPILATION_CACHE_DIR": "gs://a-bucket/compiled"}
+    command = [sys.executable, "-c", COMPILES]
+    first, second = (
+        subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert first[0] == second[1] != "0" and first[1] == second[0] == "0"
+
+
 def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(bucket, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"gs://a-bucket/run: .*pip install 'bert-jax\[gcs\]'"):

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,18 @@ def test_the_guides_commands_name_configs_and_fields_that_exist():
         assert (ROOT / path).is_file(), path
     runs = re.findall(r"train\.doctor ([^\s`]+)", guide)
     assert runs and not any(is_remote(run) for run in runs)  # it reads no bucket
+
+
+def test_all_that_starts_a_pod_names_one_folder_of_compiled_programs_for_all_hosts():
+    """JAX lets the first host alone write them."""
+    guide = (ROOT / "docs" / "pods.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
+    starts = [block for block in blocks if re.search(r"tpu_vm\.sh start|queued_resource\.sh", block)]
+    assert len(starts) == 2
+    for block in starts:
+        assert re.search(r"^export JAX_COMPILATION_CACHE_DIR=gs://[^\n]+\n(?:.* start|.*queued)", block, re.MULTILINE)
+    for name in ("tpu_vm.sh", "queued_resource.sh", "jobset.yaml", "skypilot.yaml"):
+        assert re.search("JAX_COMPILATION_CACHE_DIR.*gs://", (LAUNCH / name).read_text()), name
 
 
 def codes_in_the_guide() -> tuple[set[int], set[int]]:
@@ -265,7 +278,7 @@ def pod(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def on_pod(pod: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def on_pod(pod: Path, script: str | Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     named = {"NAME": "bert", "ZONE": "us-west4-a", "FAKE": str(pod), "RESTART_PAUSE": "0", "POLL": "0"}
     return run([LAUNCH / script, *words], pod, **(named | variables))
 
@@ -311,6 +324,7 @@ def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
 def test_only_yes_asks_for_chips_that_may_be_taken_away(pod: Path, script: str):
     executable(pod / "bin" / "sleep", "#!/bin/bash\nexit 7\n")  # ends the queue after its first round
+    without_installing(pod)
     (pod / "states").write_text("NONE\n")
     on_pod(pod, script, "create", SPOT="no")
     (create,) = [line for line in lines(pod / "calls") if " create " in line]
@@ -343,11 +357,13 @@ def test_a_run_on_a_tpu_vm_is_stopped_and_not_started_twice(pod: Path):
     for host in ("host-0", "host-1"):
         trap = "#!/bin/bash\ntrap 'exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n"
         executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", trap)
-    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 1
+    assert on_pod(pod, "tpu_vm.sh", "running").stdout == "no\nno\n"
     assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
-    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 0
-    twice = on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py")
-    assert (twice.returncode, twice.stderr) == (1, "a run is going on here; stop it first\n")
+    assert on_pod(pod, "tpu_vm.sh", "running").stdout == "yes\nyes\n"
+    for words in (["start", "configs/tiny.py"], ["setup"]):
+        twice = on_pod(pod, "tpu_vm.sh", *words)
+        assert (twice.returncode, twice.stderr) == (1, "a run is going on here; stop it first\n")
+    assert "tpu-vm scp" not in check_calls(pod)
     for host in ("host-0", "host-1"):
         assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
     assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0
@@ -395,63 +411,68 @@ def test_a_run_that_a_shutdown_of_its_host_stopped_has_not_ended(pod: Path):
     assert lines(pod / "host-1" / "bert_jax" / "starts") == [] and lines(pod / "host-1" / "run.code") == ["3"]
 
 
-def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
+def checkout(pod: Path) -> Path:
+    """A repository with one commit: the scripts and a module."""
     repository = pod / "checkout"
-    commands = (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "m"],
-    )
-    repository.mkdir()
-    for command in commands:
-        subprocess.run(["git", *command], cwd=repository, check=True)
+    shutil.copytree(LAUNCH, repository / "launch")
+    (repository / "train").mkdir()
+    (repository / "train" / "new.py").touch()
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "m"]
+    for words in (["init", "-q"], ["add", "."], commit):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    return repository
+
+
+def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     executable(pod / "bin" / "gcloud", '#!/bin/bash\nprintf "%s\\n" "$*" >> "$FAKE/calls"\n')
-    environment = os.environ | {
-        "PATH": f"{pod / 'bin'}:{os.environ['PATH']}",
-        "FAKE": str(pod),
-        "NAME": "b",
-        "ZONE": "z",
-    }
-    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=environment, check=True)
-    assert check_calls(pod) == ["tpu-vm scp", "tpu-vm ssh"]
+    assert on_pod(pod, checkout(pod) / "launch" / "tpu_vm.sh", "setup").returncode == 0
+    assert check_calls(pod) == ["tpu-vm ssh", "tpu-vm scp", "tpu-vm ssh"]
     calls = (pod / "calls").read_text()
-    assert "bert_jax.tar.gz b: --zone=z --worker=all" in calls
+    assert "bert_jax.tar.gz bert: --zone=us-west4-a --worker=all" in calls
     assert "--constraint constraints/newest.txt" in calls and "--python 3.11" in calls
 
 
-def test_set_up_leaves_no_module_of_an_earlier_commit(pod: Path):
-    repository, home = pod / "checkout", pod / "host-0" / "bert_jax"
-    for folder in (repository, home):
-        (folder / "train").mkdir(parents=True)
-    (repository / "train" / "new.py").touch()
+def test_set_up_copies_the_scripts_own_checkout_and_leaves_no_module_of_an_earlier_commit(pod: Path, monkeypatch):
+    home = pod / "host-0" / "bert_jax"
+    (home / "train").mkdir()
     (home / "train" / "old.py").touch()
     (home / "runs").mkdir()  # of the user
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "m"],
-    ):
-        subprocess.run(["git", *words], cwd=repository, check=True)
     copies = 'case " $* " in *" scp "*) cp "$5" "$FAKE/host-0"; cp "$5" "$FAKE/host-1" ;; esac\n'
     executable(pod / "bin" / "gcloud", GCLOUD + copies)
     for host in ("host-0", "host-1"):
         executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
     executable(pod / "bin" / "python3", "#!/bin/bash\n")
-    variables = {"PATH": f"{pod / 'bin'}:{os.environ['PATH']}", "FAKE": str(pod), "NAME": "b", "ZONE": "z"}
-    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=os.environ | variables, check=True)
+    script = checkout(pod) / "launch" / "tpu_vm.sh"
+    (pod / "elsewhere").mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=pod / "elsewhere", check=True)
+    monkeypatch.chdir(pod / "elsewhere")  # another repository, without a commit
+    set_up = on_pod(pod, script, "setup")
+    assert set_up.returncode == 0, set_up.stderr
     for host in ("host-0", "host-1"):
         assert [path.name for path in (pod / host / "bert_jax" / "train").iterdir()] == ["new.py"]
     assert (home / "runs").exists()
 
 
+def test_a_pod_is_asked_for_only_if_there_is_a_commit_to_copy_to_it(pod: Path):
+    executable(pod / "bin" / "git", "#!/bin/bash\necho 'fatal: no such commit' >&2\nexit 128\n")
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    line = "cannot pack the last commit of this checkout, which the hosts get: fatal: no such commit\n"
+    assert (ended.returncode, ended.stderr) == (2, line)
+    assert not lines(pod / "calls")
+
+
+def without_installing(pod: Path) -> None:
+    """Has `setup` find a .venv and the archive on each host, and its installers do nothing."""
+    for name in ("git", "python3", "tar"):
+        executable(pod / "bin" / name, "#!/bin/bash\n")
+    for host in ("host-0", "host-1"):
+        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
+
+
 def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path):
     states = ["NONE", "PROVISIONING", "ACTIVE", "NET", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
     (pod / "states").write_text("".join(f"{state}\n" for state in states))
-    (pod / "bin" / "git").symlink_to("/bin/true")
-    for host in ("host-0", "host-1"):
-        # `setup` finds a .venv and the archive; both of its installers do nothing.
-        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
-        executable(pod / "bin" / "python3", "#!/bin/bash\n")
-        executable(pod / "bin" / "tar", "#!/bin/bash\n")
+    without_installing(pod)
     ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
     assert ended.returncode == 0, ended.stderr
     assert "the run ended with exit code 0" in ended.stdout
@@ -462,17 +483,47 @@ def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path
     assert on_pod(pod, "queued_resource.sh").returncode == 2
 
 
+def test_a_pod_that_vanished_from_the_queue_is_set_up_again_once_there_is_a_new_one(pod: Path):
+    (pod / "states").write_text("\n".join(["NONE", "ACTIVE", "NONE", *["ACTIVE"] * 2000]) + "\n")
+    without_installing(pod)
+    for host in ("host-0", "host-1"):
+        (pod / host / "bert_jax" / "codes").unlink()  # each run ends with 0: no restart, which would sleep too
+    between_rounds = """#!/bin/bash
+cd "$FAKE"
+echo round >> rounds
+[ "$(wc -l < rounds)" != 2 ] || for host in host-0 host-1; do
+  until [ -s $host/run.code ]; do /bin/sleep 0.02; done; rm $host/run.code $host/run.pid; done
+"""
+    executable(pod / "bin" / "sleep", between_rounds)
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
+    assert ended.returncode == 0, ended.stderr
+    calls = [call for call in check_calls(pod) if call.endswith(("create", "scp", "delete"))]
+    create, copy, delete = "queued-resources create", "tpu-vm scp", "queued-resources delete"
+    assert calls == [create, copy, create, copy, delete]
+
+
+def test_a_pod_that_cannot_be_set_up_is_given_back(pod: Path):
+    (pod / "states").write_text("\n".join(["NONE", *["ACTIVE"] * 2000]) + "\n")
+    without_installing(pod)
+    executable(pod / "bin" / "python3", "#!/bin/bash\nexit 1\n")
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("not started in 10 tries in a row: giving up\n")
+    calls = check_calls(pod)
+    assert calls.count("tpu-vm scp") == 10 and calls[-1] == "queued-resources delete"
+
+
+def runs_last(pod: Path) -> None:
+    """Has the program on each host go on until the file `go` is in its home."""
+    waits = '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
+    for host in ("host-0", "host-1"):
+        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
+
+
 def test_the_queue_starts_the_run_on_a_host_that_was_started_anew(pod: Path):
     (pod / "states").write_text("ACTIVE\n" * 2000)
-    (pod / "bin" / "git").symlink_to("/bin/true")
-    executable(pod / "bin" / "python3", "#!/bin/bash\n")
-    executable(pod / "bin" / "tar", "#!/bin/bash\n")
-    for host in ("host-0", "host-1"):
-        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
-        waits = (
-            '#!/bin/bash\necho start >> starts\nwhile [ -d "$HOME" ] && ! [ -e "$HOME/go" ]; do /bin/sleep 0.05; done\n'
-        )
-        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", waits)
+    without_installing(pod)
+    runs_last(pod)
     between_rounds = """#!/bin/bash
 cd "$FAKE"
 echo round >> rounds
@@ -487,6 +538,34 @@ esac
     assert wait_for_lines(pod / "host-1" / "run.code") == ["0"]
     assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"]
     assert lines(pod / "host-1" / "bert_jax" / "starts") == ["start"] * 2
+
+
+@pytest.mark.parametrize("fault", ["ssh fails", "host 0 was started anew"])
+def test_the_queue_sets_no_host_up_under_a_run(pod: Path, fault: str):
+    (pod / "states").write_text("ACTIVE\n" * 2000)
+    without_installing(pod)
+    runs_last(pod)
+    assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
+    if fault == "ssh fails":
+        once = 'case "$*" in *"echo yes"*) [ -e "$FAKE/failed" ] || { touch "$FAKE/failed"; exit 255; } ;; esac\n'
+        executable(pod / "bin" / "gcloud", GCLOUD.replace("\n", f"\n{once}", 1))
+    else:
+        (pod / "host-0" / "run.pid").write_text("7 an-earlier-boot\n")
+    between_rounds = """#!/bin/bash
+cd "$FAKE"
+echo round >> rounds
+[ "$(wc -l < rounds)" != 4 ] || touch host-0/go host-1/go
+"""
+    executable(pod / "bin" / "sleep", between_rounds)
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py")
+    (pod / "host-0" / "go").touch()
+    (pod / "host-1" / "go").touch()
+    assert ended.returncode == 0, ended.stderr
+    assert "tpu-vm scp" not in check_calls(pod)
+    assert ("the hosts do not answer" in ended.stderr) == (fault == "ssh fails")
+    assert lines(pod / "host-0" / "bert_jax" / "starts") == ["start"] * (1 if fault == "ssh fails" else 2)
 
 
 # --- Slurm ---
@@ -507,8 +586,11 @@ def test_slurm_starts_a_process_for_each_gpu_and_warns_it_before_the_end():
     found = directives()
     assert set(found) <= SBATCH
     assert found["ntasks-per-node"] == found["gpus-per-node"]  # JAX gives each process the GPU of its local number
-    assert re.fullmatch(r"TERM@\d+", found["signal"])  # to the processes, not to the script
+    (notice,) = re.findall(r"^TERM@(\d+)$", found["signal"])  # to the processes, not to the script
     text = (LAUNCH / "slurm.sh").read_text()
+    (hung,) = re.findall(r"^srun .*--wait=(\d+) ", text, re.MULTILINE)
+    # The first process may save for as long as it is given, and another hang from then on. Slurm is slow to kill.
+    assert int(notice) >= Budgets().grace + int(hung) + 120
     assert text.rindex("#SBATCH") < text.index("\nset -u")  # directives after a command are not read
 
 
@@ -517,13 +599,15 @@ def test_slurm_queues_what_was_stopped_again(tmp_path: Path, code: int, again: b
     executable(tmp_path / "bin" / "srun", f'#!/bin/bash\necho "$@" > {tmp_path}/srun\nexit {code}\n')
     executable(tmp_path / "bin" / "scontrol", f'#!/bin/bash\necho "$@" > {tmp_path}/scontrol\n')
     words = ["configs/tiny.py", "phases=((128, 64, 9),)"]
-    assert run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7").returncode == code
+    variables = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+    assert run([LAUNCH / "slurm.sh", *words], tmp_path, **variables).returncode == code
     assert lines(tmp_path / "srun")[0].endswith("train.pretrain configs/tiny.py phases=((128, 64, 9),)")
+    assert "--cpus-per-task=8 " in lines(tmp_path / "srun")[0]
     (seconds,) = re.findall(r"--wait=(\d+) ", lines(tmp_path / "srun")[0])  # 0, without end, is srun's default
     assert int(seconds) > join_seconds() + 60
     assert lines(tmp_path / "scontrol") == (["requeue 7"] if again else [])
     (tmp_path / "scontrol").unlink(missing_ok=True)
-    run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="50")
+    run([LAUNCH / "slurm.sh", *words], tmp_path, **variables, SLURM_RESTART_COUNT="50")
     assert not lines(tmp_path / "scontrol")
 
 

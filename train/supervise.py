@@ -29,7 +29,8 @@ most five minutes, and gives up after --restarts of them without progress: no ne
 or of a member of its sweep. A bug (1) is worth it only after progress. All else would only repeat: done (0), a mistake
 in the input (2), numbers that are not finite (3), a hopeless run (5), Ctrl-C (130).
 
-SIGTERM and Ctrl-C go to the command; when it has ended, there is no restart. The exit code is the command's last one,
+SIGTERM and Ctrl-C go to the command; when it has ended, there is no restart. If the terminal or the ssh connection is
+lost (SIGHUP), the command gets SIGTERM; with nohup before it, the run goes on. The exit code is the command's last one,
 128 + N if signal N ended it.
 
 example:
@@ -94,7 +95,7 @@ class Supervisor:
     def run(self) -> int:
         """Returns the last exit code."""
         tried = 0  # restarts since the last progress
-        with Signals(self._forward):
+        with Signals(self._forward, hangup=True):
             reached = self._reached()
             while True:
                 code = self._start()
@@ -126,7 +127,8 @@ class Supervisor:
     def _forward(self, number: int) -> None:
         self._stop.set()
         if self._child is not None:
-            self._child.send_signal(number)
+            # A terminal that hangs up tells its own group of processes, to which the command does not belong.
+            self._child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
     def _reached(self) -> int:
         """The newest step that the run has saved, of a sweep the sum over its members; -1 without one.

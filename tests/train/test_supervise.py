@@ -104,15 +104,18 @@ def test_a_mistake_is_refused(words: list[str], says: str):
         supervise.main(words)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_goes_to_the_command_which_is_not_started_again(name: str, code: int):
+@pytest.mark.parametrize(
+    ("name", "gets", "code"), [("SIGTERM", "SIGTERM", 75), ("SIGINT", "SIGINT", 130), ("SIGHUP", "SIGTERM", 75)]
+)
+def test_a_signal_goes_to_the_command_which_is_not_started_again(name: str, gets: str, code: int):
     command = (  # blocked: Python would not see one that came just before a `sleep`
-        f"import os, signal; waited = [signal.{name}]; signal.pthread_sigmask(signal.SIG_BLOCK, waited); "
+        f"import os, signal; waited = [signal.{gets}]; signal.alarm(50); signal.pthread_sigmask(signal.SIG_BLOCK, waited); "
         f"print('ready', flush=True); signal.sigwait(waited); os._exit({code})"
     )
     words = ["--wait", "0", "--", sys.executable, "-c", command]
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # also where nohup runs the tests
         "from train.run.ending.stopping import run_program; from train.supervise import main; run_program(main); "
     )
     process = subprocess.Popen(

@@ -29,6 +29,7 @@ class Signals:
         in_main: Callable[[int], None] = lambda number: None,
         *,
         of_a_job: bool = False,
+        hangup: bool = False,
     ):
         """
         Args:
@@ -36,14 +37,17 @@ class Signals:
             in_main: called in the main thread too, as soon as that runs Python code; it may raise.
             of_a_job: SIGTERM also goes to the handler that JAX's preemption service has set, so that it can tell the
                 other processes.
+            hangup: SIGHUP is noticed too, unless it is ignored, as under nohup.
         """
         self._noticed, self._in_main, self._of_a_job = noticed, in_main, of_a_job
-        self._taken: dict[int, int] = dict.fromkeys(NUMBERS, 0)
-        self._handled: dict[int, int] = dict.fromkeys(NUMBERS, 0)
+        hangs_up = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        numbers = (*NUMBERS, signal.SIGHUP) if hangs_up else NUMBERS
+        self._taken: dict[int, int] = dict.fromkeys(numbers, 0)
+        self._handled: dict[int, int] = dict.fromkeys(numbers, 0)
         self._before: dict[int, object] = {}
         self._preemption: Callable[[int], object] | None = None
         self._limit: threading.Timer | None = None
-        self._woken: dict[int, int] = dict.fromkeys(NUMBERS, 0)
+        self._woken: dict[int, int] = dict.fromkeys(numbers, 0)
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is not threading.main_thread():
@@ -55,6 +59,8 @@ class Signals:
         self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
         self._preemption = _handler_of_jax() if self._of_a_job else None
         self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
+        if signal.SIGHUP in self._taken:
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle)
         if signal.getsignal(_WAKE) in (signal.SIG_DFL, _do_nothing):
             self._before[_WAKE] = signal.signal(_WAKE, _do_nothing)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
@@ -87,7 +93,7 @@ class Signals:
             except TimeoutError:
                 # An event loop in the main thread puts its own socket in place of this one for as long as it runs. What
                 # was handled before this wait, and did not come in it, went there.
-                found = [number for number in NUMBERS for _ in range(handled[number] - self._taken[number])]
+                found = [number for number in self._taken for _ in range(handled[number] - self._taken[number])]
                 self._wake_main()
             else:
                 if not found:
@@ -105,7 +111,7 @@ class Signals:
         Python looks for signals before it calls `sleep` or `wait`. One that comes between that look and the call
         interrupts nothing, nor does one that another thread was given.
         """
-        unseen = [number for number in NUMBERS if self._woken[number] < self._taken[number] > self._handled[number]]
+        unseen = [number for number in self._taken if self._woken[number] < self._taken[number] > self._handled[number]]
         if unseen and _WAKE in self._before:
             self._woken.update((number, self._taken[number]) for number in unseen)
             signal.pthread_kill(threading.main_thread().ident, _WAKE)  # type: ignore[arg-type]

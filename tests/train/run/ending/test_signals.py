@@ -1,6 +1,7 @@
 """SIGTERM, Ctrl-C and the watchdog in real processes, whatever the main thread does."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -174,6 +175,22 @@ def test_a_signal_noticed_while_the_context_is_left_ends_nothing_later():
     with (signals := Signals(noticed)):
         os.kill(os.getpid(), signal.SIGINT)
     assert not ends.wait(1)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_hangup_is_noticed_unless_it_was_ignored_before(before: signal.Handlers):
+    outside = signal.signal(signal.SIGHUP, before)
+    try:
+        noticed: queue.Queue[int] = queue.Queue()
+        with Signals(noticed.put, hangup=True):
+            os.kill(os.getpid(), signal.SIGHUP)
+            if before is signal.SIG_DFL:
+                assert noticed.get(timeout=30) == signal.SIGHUP
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert noticed.get(timeout=30) == signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) is before
+    finally:
+        signal.signal(signal.SIGHUP, outside)
 
 
 @pytest.mark.slow
