@@ -9,6 +9,7 @@ from bert_jax import config, errors, files
 from bert_jax.data.text import corpus, lines
 from bert_jax.evaluation import blimp
 from bert_jax.formats import safetensors, weights
+from bert_jax.formats.tensorflow import bundle
 from bert_jax.formats.torch import pickle
 from tests.faults import hostile
 from tests.faults.kinds import KINDS
@@ -82,6 +83,8 @@ def test_the_page_states_the_bounds_that_the_readers_have():
     plain = {
         "files.DEEPEST_JSON": files.DEEPEST_JSON,
         "files.MOST_JSON_PARTS": files.MOST_JSON_PARTS,
+        "bundle.MOST_ENTRIES": bundle.MOST_ENTRIES,
+        "bundle.LONGEST_NAME": bundle.LONGEST_NAME,
         "config.MOST_PARAMETERS": config.MOST_PARAMETERS,
         "errors.LONGEST_QUOTE": errors.LONGEST_QUOTE,
         "errors.LONGEST_MESSAGE": errors.LONGEST_MESSAGE,
