@@ -48,6 +48,16 @@ def quoted(value: Any) -> str:
     return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 3]}..."
 
 
+def valid_unicode(text: str, where: str) -> str:
+    """The text; UserError, beginning with `where`, if it has half of a surrogate pair: JSON can, and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"{text[error.start]!a} at character {error.start + 1}"
+        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}") from None
+    return text
+
+
 def some_of(values: Iterable[Any], most: int = 6) -> str:
     """The first of some values from a file, for a message: "'a', 'b', ..."; each is `quoted`."""
     values = list(values)
