@@ -18,6 +18,11 @@ LONGEST_MESSAGE = 1000
 _NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def in_a_line(text: str) -> str:
+    """The text with escapes in place of what ends a line, commands a terminal or turns the direction of writing."""
+    return _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class UserError(ValueError):
     """A mistake in the input: one line that names the file or field, what was found and what would be right.
 
@@ -26,7 +31,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str = ""):
-        line = _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], message[: 2 * LONGEST_MESSAGE])
+        line = in_a_line(message[: 2 * LONGEST_MESSAGE])
         if len(line) > LONGEST_MESSAGE or len(message) > 2 * LONGEST_MESSAGE:
             end = _NOT_IN_A_LINE.sub(" ", message[-200:])
             line = f"{line[: LONGEST_MESSAGE - len(end) - 5]} ... {end}"

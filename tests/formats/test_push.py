@@ -178,6 +178,13 @@ def test_a_published_model_goes_up_from_the_cache_whose_files_are_links(tmp_path
         pass
 
 
+def test_a_dry_run_lists_names_with_escapes(tmp_path, params, tokenizer, capsys):
+    folder = save_pretrained(tmp_path / "my", CONFIG, params, tokenizer, head="pretraining")
+    (folder / "a\x1b[2Jb\n.txt").write_text("x")
+    assert main(["push", str(folder), REPO, "--dry-run"]) == 0
+    assert "1 bytes  a\\x1b[2Jb\\n.txt\n" in capsys.readouterr().out
+
+
 def test_a_card_of_ones_own_stays_to_the_byte_unless_a_licence_is_added(tmp_path, params):
     folder = save_pretrained(tmp_path / "m", CONFIG, params, None)
     own = b"---\r\nlanguage: [no]  # Norwegian\r\nmodel-index: to come\r\n---\r\n# Cats\r\n"
