@@ -9,6 +9,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
@@ -159,6 +160,7 @@ class _Hub:
 
     def __init__(self, source: HubId, cache: Path, endpoint: str, token: str | bool | None):
         self.source, self.cache, self.endpoint, self.token = source, cache, endpoint, token
+        self.shown = _without_password(endpoint)
 
     def download(self, parts: tuple[str, ...]) -> Path:
         """Downloads the files that `parts` need and the cache lacks, at the commit that the revision is at now."""
@@ -197,9 +199,9 @@ class _Hub:
                     timeout=constants.HF_HUB_ETAG_TIMEOUT,
                 )
             except (ValueError, TypeError, KeyError):
-                raise UserError(f"{self.endpoint}: its answer is not that of a Hugging Face hub") from None
+                raise UserError(f"{self.shown}: its answer is not that of a Hugging Face hub") from None
         if not info.sha:
-            raise UserError(f"{self.endpoint}: gives no commit for {self.source}, so it is not a Hugging Face hub")
+            raise UserError(f"{self.shown}: gives no commit for {self.source}, so it is not a Hugging Face hub")
         return info.sha, {file.rfilename: file for file in info.siblings or ()}
 
     def _get(self, name: str, commit: str, file: "RepoSibling") -> Path:
@@ -250,29 +252,29 @@ class _Hub:
         try:
             yield
         except errors.GatedRepoError:
-            page = f"{self.endpoint}/{repo}"
+            page = f"{self.shown}/{repo}"
             raise _Refused(
                 f"{self.source}: is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
             raise _Unknown(
-                f"{self.source}: no such local folder{near_path(repo)}, and {self.endpoint} has no such model; if the "
+                f"{self.source}: no such local folder{near_path(repo)}, and {self.shown} has no such model; if the "
                 "model is private, set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
-            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
+            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.shown}") from None
         except errors.HfHubHTTPError as error:
             status = error.response.status_code
             if status in (401, 403):
                 raise _Refused(
-                    f"{self.source}: {self.endpoint} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
+                    f"{self.source}: {self.shown} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
                     "that may read it"
                 ) from None
-            raise _Unreachable(f"{self.endpoint} answered HTTP {status}{asked}: try again later") from None
+            raise _Unreachable(f"{self.shown} answered HTTP {status}{asked}: try again later") from None
         except (HTTPError, errors.LocalEntryNotFoundError, RuntimeError) as error:
             cause = error.__cause__ or error
-            line = " ".join(str(cause).split())[:200]
-            raise _Unreachable(f"{self.endpoint} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
+            line = _without_password(" ".join(str(cause).split()))[:200]
+            raise _Unreachable(f"{self.shown} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
         except OSError as error:
             raise UserError(f"{self.source}: the download stopped{asked}: {_told(error, self.cache)}") from None
 
@@ -297,6 +299,11 @@ def _damage(path: Path, file: "RepoSibling") -> str | None:
     else:
         return None
     return None if found == expected else f"hash {found[:12]}, expected {expected[:12]}"
+
+
+def _without_password(text: str) -> str:
+    """The text without the user and password of the addresses in it, as HF_ENDPOINT may have them (http://U:P@HOST)."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 class Pushed(NamedTuple):
@@ -340,13 +347,13 @@ def upload(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
     from huggingface_hub.errors import HTTPError
 
-    target, endpoint, token = parse_hub_id(repo_id), constants.ENDPOINT, get_token()
+    target, token, shown = parse_hub_id(repo_id), get_token(), _without_password(constants.ENDPOINT)
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"{target}: cannot be pushed offline; unset HF_HUB_OFFLINE")
     if token is None:
-        raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
-    api = HfApi(endpoint=endpoint, token=token)
-    with _push_explained(target, endpoint):
+        raise UserError(f"no token for {shown}: run `hf auth login`, or set HF_TOKEN to a token that may write")
+    api = HfApi(endpoint=constants.ENDPOINT, token=token)
+    with _push_explained(target, shown):
         info, has_branch = _found(api, target, private)
         there = [file.rfilename for file in info.siblings or ()] if info else []
         there = [name for name in there if name != ".gitattributes"]
@@ -375,10 +382,10 @@ def upload(
     try:
         listed = api.model_info(target.repo, revision=commit.oid, files_metadata=True).siblings or ()
     except (HTTPError, RuntimeError, OSError) as error:
-        line = " ".join(str(error).split())[:200]
+        line = _without_password(" ".join(str(error).split()))[:200]
         raise UserError(
-            f"{target}: the files were written (commit {commit.oid}), but {endpoint} did not list them, so they were "
-            f"not compared ({type(error).__name__}: {line}); look at {endpoint}/{target.repo}"
+            f"{target}: the files were written (commit {commit.oid}), but {shown} did not list them, so they were "
+            f"not compared ({type(error).__name__}: {line}); look at {shown}/{target.repo}"
         ) from None
     found = {file.rfilename: file for file in listed}
     for name, path in files.items():
@@ -386,7 +393,7 @@ def upload(
         if problem:
             advice = "push again with overwrite=True"
             raise UserError(f"{target}: {name} on the hub differs from {path} ({problem}); {advice}")
-    return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
+    return Pushed(target.repo, target.revision, commit.oid, f"{shown}/{target.repo}", created, stale)
 
 
 def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | None, bool]":
@@ -409,7 +416,7 @@ def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | Non
 
 
 @contextmanager
-def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
+def _push_explained(target: HubId, shown: str) -> Generator[None]:
     """Turns the client's exceptions during an upload into one-line errors."""
     from huggingface_hub import errors
     from huggingface_hub.errors import HTTPError
@@ -422,22 +429,20 @@ def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
         status, said = error.response.status_code, error.server_message or ""
         if status in (401, 403):
             raise UserError(
-                f"{target}: {endpoint} refuses the token (HTTP {status}): it needs write access to "
-                f"{target.repo.split('/')[0]}; make one at {endpoint}/settings/tokens, then `hf auth login`"
+                f"{target}: {shown} refuses the token (HTTP {status}): it needs write access to "
+                f"{target.repo.split('/')[0]}; make one at {shown}/settings/tokens, then `hf auth login`"
             ) from None
         if status in (409, 412):
             raise UserError(f"{target}: changed during the push (HTTP {status}); push again") from None
-        raise UserError(
-            f"{target}: {endpoint} answered HTTP {status} {' '.join(said.split())[:200]}".rstrip()
-        ) from None
+        raise UserError(f"{target}: {shown} answered HTTP {status} {' '.join(said.split())[:200]}".rstrip()) from None
     except ValueError as error:  # the hub's opinion of the card's metadata
-        raise UserError(f"{target}: {endpoint}: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{target}: {shown}: {_without_password(' '.join(str(error).split()))[:300]}") from None
     except (HTTPError, RuntimeError, OSError) as error:
         cause = error.__cause__ or error
         if isinstance(error, OSError) and error.filename:
-            raise UserError(f"{error.filename}: {error.strerror}; no file on {endpoint} was changed") from None
-        line = " ".join(str(cause).split())[:200]
-        raise UserError(f"{endpoint} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
+            raise UserError(f"{error.filename}: {error.strerror}; no file on {shown} was changed") from None
+        line = _without_password(" ".join(str(cause).split()))[:200]
+        raise UserError(f"{shown} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
 
 
 def with_metadata(card: str, repo: str, *, license: str | None, evaluation: "Evaluation | None") -> str:

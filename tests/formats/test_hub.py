@@ -290,6 +290,32 @@ def test_nothing_cached_and_no_network_is_one_line_and_one_attempt(hub, get, tmp
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_password_in_the_address_of_the_hub_is_used_and_not_shown(hub, tmp_path):
+    address = hub.endpoint.replace("://", "://user:s3cret@")
+    get = partial(fetch, cache_dir=tmp_path / "cache", endpoint=address, token=False)
+    told = []
+
+    def refused(*model: str, **options: str) -> None:
+        with pytest.raises((UserError, FileNotFoundError)) as error:
+            get(*model, **options)
+        told.append(str(error.value))
+
+    refused("nobody/nothing")
+    refused(REPO, revision="v9")
+    hub.publish("somebody/gated", FILES, token="hf_right", gated=True)
+    refused("somebody/gated")
+    hub.publish("somebody/private", FILES, token="hf_right")
+    refused("somebody/private", token="hf_wrong")
+    hub.down = True
+    refused(REPO)
+    hub.down = False
+    assert names(get(REPO)) == set(NEEDED)
+    hub.stop()
+    refused("somebody/else")
+    assert len(told) == 6
+    assert all(hub.endpoint in line and "s3cret" not in line and "user" not in line for line in told), told
+
+
 def test_a_hub_that_is_down_is_asked_once(hub, get):
     hub.down = True
     with pytest.raises(FileNotFoundError, match="answered HTTP 503"):

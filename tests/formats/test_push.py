@@ -352,6 +352,25 @@ def test_a_hub_that_dies_after_the_commit_has_the_files_and_the_error_says_so(ru
     assert "model.safetensors" in files_of(hub)
 
 
+def test_a_password_in_the_address_of_the_hub_is_not_shown(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint.replace("://", "://user:s3cret@"))
+    (tmp_path / "config.json").write_text("{}")
+    files = {"config.json": tmp_path / "config.json"}
+    basic = "Basic dXNlcjpzM2NyZXQ="  # which the client sends in place of the token
+    hub.writers[basic] = "somebody"
+    assert upload(files, REPO, message="mine").url == f"{hub.endpoint}/{REPO}"
+    hub.writers.clear()
+    with pytest.raises(UserError, match="refuses the token") as refused:
+        upload(files, "somebody/else", message="mine")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:s3cret@127.0.0.1:9")
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be reached") as unreached:
+        upload(files, REPO, message="mine")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(UserError, match=r"no token for http://127\.0\.0\.1:9") as tokenless:
+        upload(files, REPO, message="mine")
+    assert not any("s3cret" in str(error.value) for error in (refused, unreached, tokenless))
+
+
 def test_a_file_that_cannot_be_read_is_no_fault_of_the_network(run, hub, monkeypatch):
     def unreadable(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied", "my/vocab.txt")
