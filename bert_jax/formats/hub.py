@@ -142,11 +142,21 @@ _ANCHORS = ("config.json", "tokenizer_config.json", "tokenizer.json", "vocab.txt
 def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[False] | None:
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 
+    if _unchecked(repo, file, cache).exists():
+        return None
     try:
         found = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
     except (ValueError, OSError) as error:
         raise UserError(f"{cache}: its entry of {repo} is damaged ({quoted(str(error))}); delete it") from None
     return Path(found) if isinstance(found, str) else (False if found is _CACHED_NO_EXIST else None)
+
+
+def _unchecked(repo: str, file: str, cache: Path) -> Path:
+    """A mark that is there until a download of this file was checked, for the client shows it in the cache before that.
+
+    A kill between the two would leave a file that nothing checks.
+    """
+    return cache / f"models--{repo.replace('/', '--')}" / ".unchecked" / file.replace("/", "--")
 
 
 def _nowhere(source: HubId, missing: list[str], cache: Path) -> str:
@@ -208,11 +218,16 @@ class _Hub:
         """The path of a commit's file, from the cache or downloaded and checked."""
         if cached := _cached(self.source.repo, name, commit, self.cache):
             return cached
+        mark = _unchecked(self.source.repo, name, self.cache)
+        with self._explained(name):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
         path = self._download_file(name, commit)
         if problem := _damage(path, file):
             path.resolve().unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             raise UserError(f"{self.source}: the download of {name} is damaged ({problem}); run the same command again")
+        mark.unlink(missing_ok=True)
         return path
 
     def _download_file(self, name: str, revision: str) -> Path:

@@ -17,6 +17,7 @@ import pytest
 from bert_jax.data.tokenizer.families import FILES as FILES_OF_A_TOKENIZER
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
+from bert_jax.formats import hub as hub_module
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
@@ -351,6 +352,33 @@ def test_a_file_that_is_not_what_the_hub_has_is_not_kept(hub, get, name):
         get(REPO)
     hub.spoilt.clear()
     assert (get(REPO) / name).read_bytes() == NEEDED[name]
+
+
+@pytest.mark.parametrize("revision", ["main", "a commit"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_whose_check_was_killed_is_checked_by_the_next_call(hub, get, monkeypatch, name, revision):
+    commit = hub.models[REPO].revisions["main"]
+    get = partial(get, REPO, revision=commit if revision == "a commit" else "main")
+    if name != "config.json":
+        get(parts=("tokenizer",))  # after which the branch points to the commit
+    hub.spoilt[name] = bytes(len(NEEDED[name]))
+    check = hub_module._damage
+
+    def killed(path, file):
+        if path.name == name:
+            raise KeyboardInterrupt
+        return check(path, file)
+
+    monkeypatch.setattr(hub_module, "_damage", killed)
+    with pytest.raises(KeyboardInterrupt):
+        get()
+    monkeypatch.setattr(hub_module, "_damage", check)
+    hub.spoilt.clear()
+    with pytest.raises(FileNotFoundError, match=r"lacks .*and bert_jax is offline|no complete copy"):
+        get(offline=True)
+    with pytest.raises(UserError, match=f"the download of {name} is damaged"):
+        get()
+    assert (get() / name).read_bytes() == NEEDED[name]
 
 
 def test_a_file_of_another_length_is_not_kept(hub, get, impatient):
