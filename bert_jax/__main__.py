@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_stdout()
         return EXIT_PIPE_CLOSED
-    except (UserError, OSError) as error:  # a full disk, a missing permission
+    except (UserError, OSError, UnicodeEncodeError) as error:  # a full disk; a file's name that is not UTF-8
         print(error_line(error), file=sys.stderr)
         try:
             sys.stdout.flush()

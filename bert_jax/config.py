@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeGuard
 
 from bert_jax.config_json import MODEL_TYPES, fields_of, json_of
-from bert_jax.errors import UserError, did_you_mean, quoted
+from bert_jax.errors import UserError, did_you_mean, quoted, valid_unicode
 from bert_jax.files import read_object
 from bert_jax.presets import PRESETS
 from bert_jax.shown import ShownConfig
@@ -339,6 +339,8 @@ def _check(config: BertConfig) -> None:
     _require(config, "hidden_size", divides, f"a multiple of num_attention_heads={heads}, or head_size with it")
     are_names = isinstance(config.labels, tuple) and all(isinstance(label, str) for label in config.labels)
     _require(config, "labels", bool(are_names and config.labels), "a tuple of at least one name")
+    for label in config.labels:
+        valid_unicode(label, f"the label {quoted(label)}")
     one_class = config.problem_type == "single_label_classification" and config.num_labels == 1
     _require(config, "problem_type", not one_class, "regression or multi_label_classification for a single label")
     _check_family(config)

@@ -18,6 +18,11 @@ LONGEST_MESSAGE = 1000
 _NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def in_a_line(text: str) -> str:
+    """The text with escapes in place of what ends a line, commands a terminal or turns the direction of writing."""
+    return _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class UserError(ValueError):
     """A mistake in the input: one line that names the file or field, what was found and what would be right.
 
@@ -26,7 +31,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str = ""):
-        line = _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], message[: 2 * LONGEST_MESSAGE])
+        line = in_a_line(message[: 2 * LONGEST_MESSAGE])
         if len(line) > LONGEST_MESSAGE or len(message) > 2 * LONGEST_MESSAGE:
             end = _NOT_IN_A_LINE.sub(" ", message[-200:])
             line = f"{line[: LONGEST_MESSAGE - len(end) - 5]} ... {end}"
@@ -46,6 +51,16 @@ def quoted(value: Any) -> str:
     """
     text = _SHORT.repr(value)
     return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 3]}..."
+
+
+def valid_unicode(text: str, where: str) -> str:
+    """The text; UserError, beginning with `where`, if it has half of a surrogate pair: JSON can, and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"{text[error.start]!a} at character {error.start + 1}"
+        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}") from None
+    return text
 
 
 def some_of(values: Iterable[Any], most: int = 6) -> str:

@@ -331,6 +331,7 @@ def test_sizes_that_are_large_together_are_refused_and_the_largest_models_are_no
         ({"architectures": 7}, "architectures=7: expected a list of names"),
         ({"architectures": [["BertModel"]]}, "architectures=.*: expected a list of names"),
         ({"id2label": 5}, "id2label=5: expected an object"),
+        ({"id2label": {"0": "A\ud800", "1": "B"}}, r"the label 'A\\ud800' is not valid Unicode: lone surrogate"),
         ({"pruned_heads": {"0": [1e999]}}, "pruned_heads=.*: expected an object"),
         ({"hidden_act": "x" * 100_000}, "hidden_act='xxx.*xxx'"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bert_jax.cli.training import PROGRAMS
+from bert_jax.errors import in_a_line
 
 _TRAINING = re.compile(rf"python -m train\.({'|'.join(PROGRAMS)})\b")
 _own_name = ""
@@ -85,4 +86,4 @@ _KEYWORD = re.compile(r"(?<![\w.])([a-z_]+)=(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\
 
 def error_line(error: object) -> str:
     """One line for an error: the program's name, "error:", and the message."""
-    return f"{own_name()}: error: " + in_own_words(" ".join(str(error).split("\n")))
+    return f"{own_name()}: error: " + in_own_words(in_a_line(" ".join(str(error).split("\n"))))

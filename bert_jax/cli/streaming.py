@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.program import error_line, in_own_options
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 from bert_jax.files import temporary_beside, writable
 
 CHUNK = 256  # items per call of a pipeline
@@ -148,7 +148,7 @@ def to_json(value: Any) -> str:
 
 
 def write(text: str) -> None:
-    """Writes one or more lines to stdout."""
+    """Writes one or more lines to stdout. What a model's files name in them is shown by `in_a_line`."""
     sys.stdout.write(text + "\n")
 
 
@@ -159,4 +159,4 @@ def say_error(error: UserError) -> None:
 
 def say(text: str) -> None:
     """Writes a line to stderr, where everything but results goes."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(in_a_line(text) + "\n")

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
@@ -141,11 +142,21 @@ _ANCHORS = ("config.json", "tokenizer_config.json", "tokenizer.json", "vocab.txt
 def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[False] | None:
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 
+    if _unchecked(repo, file, cache).exists():
+        return None
     try:
         found = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
     except (ValueError, OSError) as error:
         raise UserError(f"{cache}: its entry of {repo} is damaged ({quoted(str(error))}); delete it") from None
     return Path(found) if isinstance(found, str) else (False if found is _CACHED_NO_EXIST else None)
+
+
+def _unchecked(repo: str, file: str, cache: Path) -> Path:
+    """A mark that is there until a download of this file was checked, for the client shows it in the cache before that.
+
+    A kill between the two would leave a file that nothing checks.
+    """
+    return cache / f"models--{repo.replace('/', '--')}" / ".unchecked" / file.replace("/", "--")
 
 
 def _nowhere(source: HubId, missing: list[str], cache: Path) -> str:
@@ -159,6 +170,7 @@ class _Hub:
 
     def __init__(self, source: HubId, cache: Path, endpoint: str, token: str | bool | None):
         self.source, self.cache, self.endpoint, self.token = source, cache, endpoint, token
+        self.shown = _without_password(endpoint)
 
     def download(self, parts: tuple[str, ...]) -> Path:
         """Downloads the files that `parts` need and the cache lacks, at the commit that the revision is at now."""
@@ -197,20 +209,25 @@ class _Hub:
                     timeout=constants.HF_HUB_ETAG_TIMEOUT,
                 )
             except (ValueError, TypeError, KeyError):
-                raise UserError(f"{self.endpoint}: its answer is not that of a Hugging Face hub") from None
+                raise UserError(f"{self.shown}: its answer is not that of a Hugging Face hub") from None
         if not info.sha:
-            raise UserError(f"{self.endpoint}: gives no commit for {self.source}, so it is not a Hugging Face hub")
+            raise UserError(f"{self.shown}: gives no commit for {self.source}, so it is not a Hugging Face hub")
         return info.sha, {file.rfilename: file for file in info.siblings or ()}
 
     def _get(self, name: str, commit: str, file: "RepoSibling") -> Path:
         """The path of a commit's file, from the cache or downloaded and checked."""
         if cached := _cached(self.source.repo, name, commit, self.cache):
             return cached
+        mark = _unchecked(self.source.repo, name, self.cache)
+        with self._explained(name):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
         path = self._download_file(name, commit)
         if problem := _damage(path, file):
             path.resolve().unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             raise UserError(f"{self.source}: the download of {name} is damaged ({problem}); run the same command again")
+        mark.unlink(missing_ok=True)
         return path
 
     def _download_file(self, name: str, revision: str) -> Path:
@@ -250,29 +267,29 @@ class _Hub:
         try:
             yield
         except errors.GatedRepoError:
-            page = f"{self.endpoint}/{repo}"
+            page = f"{self.shown}/{repo}"
             raise _Refused(
                 f"{self.source}: is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
             raise _Unknown(
-                f"{self.source}: no such local folder{near_path(repo)}, and {self.endpoint} has no such model; if the "
+                f"{self.source}: no such local folder{near_path(repo)}, and {self.shown} has no such model; if the "
                 "model is private, set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
-            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None
+            raise _Refused(f"{repo}: has no revision {self.source.revision!r} at {self.shown}") from None
         except errors.HfHubHTTPError as error:
             status = error.response.status_code
             if status in (401, 403):
                 raise _Refused(
-                    f"{self.source}: {self.endpoint} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
+                    f"{self.source}: {self.shown} refuses access (HTTP {status}{asked}); set HF_TOKEN to a token "
                     "that may read it"
                 ) from None
-            raise _Unreachable(f"{self.endpoint} answered HTTP {status}{asked}: try again later") from None
+            raise _Unreachable(f"{self.shown} answered HTTP {status}{asked}: try again later") from None
         except (HTTPError, errors.LocalEntryNotFoundError, RuntimeError) as error:
             cause = error.__cause__ or error
-            line = " ".join(str(cause).split())[:200]
-            raise _Unreachable(f"{self.endpoint} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
+            line = _without_password(" ".join(str(cause).split()))[:200]
+            raise _Unreachable(f"{self.shown} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
         except OSError as error:
             raise UserError(f"{self.source}: the download stopped{asked}: {_told(error, self.cache)}") from None
 
@@ -297,6 +314,11 @@ def _damage(path: Path, file: "RepoSibling") -> str | None:
     else:
         return None
     return None if found == expected else f"hash {found[:12]}, expected {expected[:12]}"
+
+
+def _without_password(text: str) -> str:
+    """The text without the user and password of the addresses in it, as HF_ENDPOINT may have them (http://U:P@HOST)."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 class Pushed(NamedTuple):
@@ -340,13 +362,13 @@ def upload(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
     from huggingface_hub.errors import HTTPError
 
-    target, endpoint, token = parse_hub_id(repo_id), constants.ENDPOINT, get_token()
+    target, token, shown = parse_hub_id(repo_id), get_token(), _without_password(constants.ENDPOINT)
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"{target}: cannot be pushed offline; unset HF_HUB_OFFLINE")
     if token is None:
-        raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
-    api = HfApi(endpoint=endpoint, token=token)
-    with _push_explained(target, endpoint):
+        raise UserError(f"no token for {shown}: run `hf auth login`, or set HF_TOKEN to a token that may write")
+    api = HfApi(endpoint=constants.ENDPOINT, token=token)
+    with _push_explained(target, shown):
         info, has_branch = _found(api, target, private)
         there = [file.rfilename for file in info.siblings or ()] if info else []
         there = [name for name in there if name != ".gitattributes"]
@@ -375,10 +397,10 @@ def upload(
     try:
         listed = api.model_info(target.repo, revision=commit.oid, files_metadata=True).siblings or ()
     except (HTTPError, RuntimeError, OSError) as error:
-        line = " ".join(str(error).split())[:200]
+        line = _without_password(" ".join(str(error).split()))[:200]
         raise UserError(
-            f"{target}: the files were written (commit {commit.oid}), but {endpoint} did not list them, so they were "
-            f"not compared ({type(error).__name__}: {line}); look at {endpoint}/{target.repo}"
+            f"{target}: the files were written (commit {commit.oid}), but {shown} did not list them, so they were "
+            f"not compared ({type(error).__name__}: {line}); look at {shown}/{target.repo}"
         ) from None
     found = {file.rfilename: file for file in listed}
     for name, path in files.items():
@@ -386,7 +408,7 @@ def upload(
         if problem:
             advice = "push again with overwrite=True"
             raise UserError(f"{target}: {name} on the hub differs from {path} ({problem}); {advice}")
-    return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
+    return Pushed(target.repo, target.revision, commit.oid, f"{shown}/{target.repo}", created, stale)
 
 
 def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | None, bool]":
@@ -409,7 +431,7 @@ def _found(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo | Non
 
 
 @contextmanager
-def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
+def _push_explained(target: HubId, shown: str) -> Generator[None]:
     """Turns the client's exceptions during an upload into one-line errors."""
     from huggingface_hub import errors
     from huggingface_hub.errors import HTTPError
@@ -422,22 +444,20 @@ def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
         status, said = error.response.status_code, error.server_message or ""
         if status in (401, 403):
             raise UserError(
-                f"{target}: {endpoint} refuses the token (HTTP {status}): it needs write access to "
-                f"{target.repo.split('/')[0]}; make one at {endpoint}/settings/tokens, then `hf auth login`"
+                f"{target}: {shown} refuses the token (HTTP {status}): it needs write access to "
+                f"{target.repo.split('/')[0]}; make one at {shown}/settings/tokens, then `hf auth login`"
             ) from None
         if status in (409, 412):
             raise UserError(f"{target}: changed during the push (HTTP {status}); push again") from None
-        raise UserError(
-            f"{target}: {endpoint} answered HTTP {status} {' '.join(said.split())[:200]}".rstrip()
-        ) from None
+        raise UserError(f"{target}: {shown} answered HTTP {status} {' '.join(said.split())[:200]}".rstrip()) from None
     except ValueError as error:  # the hub's opinion of the card's metadata
-        raise UserError(f"{target}: {endpoint}: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{target}: {shown}: {_without_password(' '.join(str(error).split()))[:300]}") from None
     except (HTTPError, RuntimeError, OSError) as error:
         cause = error.__cause__ or error
         if isinstance(error, OSError) and error.filename:
-            raise UserError(f"{error.filename}: {error.strerror}; no file on {endpoint} was changed") from None
-        line = " ".join(str(cause).split())[:200]
-        raise UserError(f"{endpoint} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
+            raise UserError(f"{error.filename}: {error.strerror}; no file on {shown} was changed") from None
+        line = _without_password(" ".join(str(cause).split()))[:200]
+        raise UserError(f"{shown} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
 
 
 def with_metadata(card: str, repo: str, *, license: str | None, evaluation: "Evaluation | None") -> str:

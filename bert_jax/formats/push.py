@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.card import card_of_published, model_card
 from bert_jax.formats.convert import convert
 from bert_jax.formats.hub import with_metadata
-from bert_jax.formats.hub_files import HubId, parse_hub_id
+from bert_jax.formats.hub_files import HubId, cache_of, parse_hub_id, published_as
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.new_folder import CARD, CARD_MARK, write_text
 from bert_jax.formats.sentence_transformers import model_folder
@@ -45,7 +45,8 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
     """Yields the files to upload. They are temporary: the export of a run, and the card of any model.
 
     A run is exported anew. Of a folder, every file is taken that is not hidden, after its weights have been read; its
-    own README.md stays, apart from the licence.
+    own README.md stays, apart from the licence. A symbolic link may lead only to another of these files, or from the
+    hub's cache to the content that the cache keeps for it.
 
     Args:
         source: a run directory (of a fine-tuning run, its best model), or a folder that transformers loads.
@@ -54,8 +55,8 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
         license: the hub's name of a licence, such as "apache-2.0", for the card's metadata.
 
     Raises:
-        FileNotFoundError, UserError: as `convert`; `repo` has no organisation; or `source` is in Google's form, or in
-            that of sentence-transformers before version 0.3.
+        FileNotFoundError, UserError: as `convert`; `repo` has no organisation; `source` is in Google's form, or in
+            that of sentence-transformers before version 0.3; or a symbolic link leads elsewhere.
     """
     target = _target(repo)
     name = target.repo.split("/")[1]
@@ -63,11 +64,13 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
     with TemporaryDirectory(prefix="bert_jax-push-") as scratch:
         if opened.is_run:
             folder, report, _ = convert(opened, Path(scratch) / name, step=step)
+            files = _files(folder)
             card, evaluation = (folder / CARD).read_text(encoding="utf-8"), last_evaluation(opened.folder, report.step)
         else:
             if step is not None:
                 raise UserError(f"step={step}: {source} is a folder, not a run directory, and has one model")
             folder, evaluation = _checked(opened).folder, None
+            files = _files(folder)  # before README.md is read, which may be a link
             config, _, report = load_arrays(opened)
             report.check()
             own = folder / CARD
@@ -77,7 +80,7 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
             card = _titled(card_of_published(card, target), folder.resolve().name, name)
         card = with_metadata(card, target.repo, license=license, evaluation=evaluation)
         write_text(Path(scratch) / CARD, card)
-        yield Parcel(_files(folder) | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
+        yield Parcel(files | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
 
 
 def _text_of(card: Path) -> str:
@@ -116,9 +119,30 @@ def _titled(card: str, folder: str, name: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
+    """Name in the repository -> file. Raises UserError for a link to a file that the owner does not mean to publish."""
     found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {
-        name.as_posix(): path
-        for name, path in found.items()
-        if not any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    }
+    files = {name.as_posix(): path for name, path in found.items() if not _stays(name)}
+    home = folder.resolve()
+    blobs = _blobs_of(home)
+    for path in files.values():
+        target = path.resolve()
+        inside = target.is_relative_to(home) and not _stays(target.relative_to(home))
+        if not inside and target.parent != blobs:
+            raise UserError(
+                f"{path}: a symbolic link to {target}, which is not one of the folder's files to publish; put a copy "
+                "in its place, or remove the link"
+            )
+    return files
+
+
+def _stays(name: Path) -> bool:
+    """Whether a file of this name in the folder is not uploaded."""
+    return any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+
+
+def _blobs_of(folder: Path) -> Path | None:
+    """Where the hub's cache keeps the content of a model's files, to which its folders have links; None elsewhere."""
+    cache, published = cache_of(folder), published_as(folder)
+    if cache is None or published is None:
+        return None
+    return cache / folder.relative_to(cache).parts[0] / "blobs"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError, quoted, valid_unicode
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.tree import sha256_of_arrays, sum_label
 
@@ -52,9 +52,9 @@ def read_header(file: FileBytes) -> SafetensorsHeader:
     """The header, parsed and checked.
 
     Raises:
-        UserError: there is no header, it is not JSON, a key occurs twice, an entry is invalid, a shape does not match
-            its number of bytes, or the tensors overlap, leave gaps or exceed the file. The message does not name the
-            file.
+        UserError: there is no header, it is not JSON, a text in it is not valid Unicode, a key occurs twice, an entry
+            is invalid, a shape does not match its number of bytes, or the tensors overlap, leave gaps or exceed the
+            file. The message does not name the file.
     """
     if file.size < 8:
         raise UserError("it is too short for a header")
@@ -67,6 +67,8 @@ def read_header(file: FileBytes) -> SafetensorsHeader:
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UserError("its __metadata__ is not a JSON object of strings")
+    for text in (*fields, *metadata, *metadata.values()):
+        valid_unicode(text, f"the text {quoted(text)} of its header")
     spans = {key: _entry(key, entry) for key, entry in fields.items()}
     first, size = 8 + length, file.size - 8 - length
     entries, end = {}, 0

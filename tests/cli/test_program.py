@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bert_jax import __main__
 from bert_jax.__main__ import main, make_parser
 from bert_jax.cli import training
 from bert_jax.cli.training import PROGRAMS, programs
@@ -70,6 +71,11 @@ def test_a_variable_that_is_not_set_is_no_path(argv, said, capsys, monkeypatch):
     """An empty path would be the folder where one is, and a run without a name would begin anew."""
     monkeypatch.chdir(ROOT)
     assert said in error_of(capsys, *argv)
+
+
+def test_what_no_result_can_hold_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(__main__, "run", lambda argv: "\ud800".encode())
+    assert "error: 'utf-8' codec can't encode character '\\ud800'" in error_of(capsys, "info", "x")
 
 
 def test_a_program_started_by_python_says_that_name(capsys, monkeypatch):

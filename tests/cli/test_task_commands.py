@@ -3,14 +3,18 @@
 import io
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from bert_jax.__main__ import main
 from bert_jax.cli import streaming
+from bert_jax.cli.verbs import attend, fill_mask, likelihood, score, tag
 from bert_jax.errors import UserError
+from bert_jax.evaluation import blimp
 from bert_jax.inference.attention import maps as attention_maps
 from bert_jax.inference.pipeline import pipeline
+from bert_jax.inference.tasks import likelihood as likelihood_task
 from bert_jax.inference.tasks import task_model
 from tests.inference.tasks.task_folders import TAGS, export
 
@@ -279,6 +283,75 @@ def test_a_failure_is_a_line_of_its_own_on_stderr(folders, tmp_path, capsys):
     ]
     assert all("has no token; expected a passage with the answer" in line for line in said[:3])
     assert said[3:] == ["python -m bert_jax answer: error: 3 of 4 questions could not be answered"]
+
+
+HOSTILE, ESCAPED = "\x1b]0;x\x07\tA\n\u202e", r"\x1b]0;x\x07\tA\n\u202e"
+
+
+def test_a_label_cannot_command_the_terminal_or_end_its_column(tmp_path, capsys):
+    folder = export(tmp_path, "sequence-classification", labels=(HOSTILE, "B"))
+    first, *rest = output(capsys, "classify", folder, "hello", "o", "--top-k", 2).split("\n")[:-1]
+    assert len(rest) == 1
+    assert {*first.split("\t")[0::2]} == {ESCAPED, "B"}
+    found = json_lines(output(capsys, "classify", folder, "hello", "--json", "--top-k", 2))[0]
+    assert {row["label"] for row in found} == {HOSTILE, "B"}
+
+
+def _attend(monkeypatch) -> None:
+    row = {"layer": 0, "head": 0, "special": 0.0, "previous": 0.0, "itself": 0.0, "next": 0.0, "most": HOSTILE}
+    monkeypatch.setattr(attend, "summary", lambda maps: [row])
+    maps = SimpleNamespace(save_html=None, save_png=None, save_npz=None)
+    monkeypatch.setattr(attention_maps, "Attend", lambda *source, **options: lambda text, pair: maps)
+    main(["attend", "no-model", "a text"])
+
+
+def _blimp(monkeypatch) -> None:
+    one = {"accuracy": 50.0, "pairs": 2, "ties": 0}
+    groups = {"phenomena": {HOSTILE: 50.0}, "fields": {HOSTILE: 50.0}, "note": None}
+    monkeypatch.setattr(blimp, "read_blimp", lambda path, limit: [])
+    monkeypatch.setattr(blimp, "evaluate", lambda *given, **options: one | groups | {"sets": {HOSTILE: one}})
+    monkeypatch.setattr(likelihood_task, "Likelihood", lambda *source, **options: None)
+    main(["evaluate-blimp", "no-model", "no-data"])
+
+
+def _fill_mask(monkeypatch) -> None:
+    streaming.write(fill_mask._show("a text", [{"score": 0.5, "token_str": HOSTILE, "sequence": HOSTILE}]))
+
+
+def _likelihood(monkeypatch) -> None:
+    token = {"log_probability": -1.0, "token": HOSTILE}
+    streaming.write(likelihood._show("a text", {"pll": -1.0, "tokens": 1, "pppl": 2.7, "per_token": [token]}))
+
+
+def _score(monkeypatch) -> None:
+    score._show({HOSTILE: {HOSTILE: 0.5}}, as_json=False)
+
+
+def _tag(monkeypatch) -> None:
+    found = {"score": 0.5, "entity_group": HOSTILE, "word": "text", "start": 2, "end": 6}
+    streaming.write(tag._show_entities("a text", [found]))
+
+
+def _tag_columns(monkeypatch) -> None:
+    streaming.write(tag._show_tags(SimpleNamespace(words=["text"]), [SimpleNamespace(label=HOSTILE)]))
+
+
+def _notes(monkeypatch) -> None:
+    streaming.say(f"left out: {HOSTILE}")
+
+
+def _errors(monkeypatch) -> None:
+    main(["info", "no such folder/" + HOSTILE])
+
+
+@pytest.mark.parametrize(
+    "shown", [_attend, _blimp, _fill_mask, _likelihood, _score, _tag, _tag_columns, _notes, _errors]
+)
+def test_what_a_file_names_is_printed_with_escapes(shown, monkeypatch, capsys):
+    shown(monkeypatch)
+    printed = "".join(capsys.readouterr())
+    assert ESCAPED.removesuffix(r"\n\u202e") in printed
+    assert "".join(printed.split("\n")).replace("\t", "").isprintable()
 
 
 @pytest.mark.slow

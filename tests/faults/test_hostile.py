@@ -9,7 +9,8 @@ from bert_jax import config, errors, files
 from bert_jax.data.text import corpus, lines
 from bert_jax.evaluation import blimp
 from bert_jax.formats import safetensors, weights
-from bert_jax.formats.torch import pickle
+from bert_jax.formats.tensorflow import bundle
+from bert_jax.formats.torch import bin, pickle
 from tests.faults import hostile
 from tests.faults.kinds import KINDS
 from tests.faults.mutations import change_of
@@ -82,6 +83,9 @@ def test_the_page_states_the_bounds_that_the_readers_have():
     plain = {
         "files.DEEPEST_JSON": files.DEEPEST_JSON,
         "files.MOST_JSON_PARTS": files.MOST_JSON_PARTS,
+        "bin.MOST_SHARING": bin.MOST_SHARING,
+        "bundle.MOST_ENTRIES": bundle.MOST_ENTRIES,
+        "bundle.LONGEST_NAME": bundle.LONGEST_NAME,
         "config.MOST_PARAMETERS": config.MOST_PARAMETERS,
         "errors.LONGEST_QUOTE": errors.LONGEST_QUOTE,
         "errors.LONGEST_MESSAGE": errors.LONGEST_MESSAGE,

@@ -17,6 +17,7 @@ import pytest
 from bert_jax.data.tokenizer.families import FILES as FILES_OF_A_TOKENIZER
 from bert_jax.data.tokenizer.families import SETTINGS_FILES
 from bert_jax.errors import UserError
+from bert_jax.formats import hub as hub_module
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
@@ -290,6 +291,32 @@ def test_nothing_cached_and_no_network_is_one_line_and_one_attempt(hub, get, tmp
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_password_in_the_address_of_the_hub_is_used_and_not_shown(hub, tmp_path):
+    address = hub.endpoint.replace("://", "://user:s3cret@")
+    get = partial(fetch, cache_dir=tmp_path / "cache", endpoint=address, token=False)
+    told = []
+
+    def refused(*model: str, **options: str) -> None:
+        with pytest.raises((UserError, FileNotFoundError)) as error:
+            get(*model, **options)
+        told.append(str(error.value))
+
+    refused("nobody/nothing")
+    refused(REPO, revision="v9")
+    hub.publish("somebody/gated", FILES, token="hf_right", gated=True)
+    refused("somebody/gated")
+    hub.publish("somebody/private", FILES, token="hf_right")
+    refused("somebody/private", token="hf_wrong")
+    hub.down = True
+    refused(REPO)
+    hub.down = False
+    assert names(get(REPO)) == set(NEEDED)
+    hub.stop()
+    refused("somebody/else")
+    assert len(told) == 6
+    assert all(hub.endpoint in line and "s3cret" not in line and "user" not in line for line in told), told
+
+
 def test_a_hub_that_is_down_is_asked_once(hub, get):
     hub.down = True
     with pytest.raises(FileNotFoundError, match="answered HTTP 503"):
@@ -325,6 +352,33 @@ def test_a_file_that_is_not_what_the_hub_has_is_not_kept(hub, get, name):
         get(REPO)
     hub.spoilt.clear()
     assert (get(REPO) / name).read_bytes() == NEEDED[name]
+
+
+@pytest.mark.parametrize("revision", ["main", "a commit"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_whose_check_was_killed_is_checked_by_the_next_call(hub, get, monkeypatch, name, revision):
+    commit = hub.models[REPO].revisions["main"]
+    get = partial(get, REPO, revision=commit if revision == "a commit" else "main")
+    if name != "config.json":
+        get(parts=("tokenizer",))  # after which the branch points to the commit
+    hub.spoilt[name] = bytes(len(NEEDED[name]))
+    check = hub_module._damage
+
+    def killed(path, file):
+        if path.name == name:
+            raise KeyboardInterrupt
+        return check(path, file)
+
+    monkeypatch.setattr(hub_module, "_damage", killed)
+    with pytest.raises(KeyboardInterrupt):
+        get()
+    monkeypatch.setattr(hub_module, "_damage", check)
+    hub.spoilt.clear()
+    with pytest.raises(FileNotFoundError, match=r"lacks .*and bert_jax is offline|no complete copy"):
+        get(offline=True)
+    with pytest.raises(UserError, match=f"the download of {name} is damaged"):
+        get()
+    assert (get() / name).read_bytes() == NEEDED[name]
 
 
 def test_a_file_of_another_length_is_not_kept(hub, get, impatient):

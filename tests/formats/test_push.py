@@ -12,7 +12,7 @@ from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.convert import convert
-from bert_jax.formats.hub import upload
+from bert_jax.formats.hub import fetch, upload
 from bert_jax.formats.hub_files import is_read_by_a_load
 from bert_jax.formats.load import load
 from bert_jax.formats.push import packed
@@ -139,6 +139,50 @@ def test_a_folder_goes_up_as_it_is_with_its_own_card(tmp_path, hub, params, toke
     assert "license: mit" in card and "cats" in card
     assert ".secret" not in sent
     assert hub.models[REPO].messages == ["first"]
+
+
+@pytest.mark.parametrize("target", ["../secret/id_rsa", ".git/config"])
+@pytest.mark.parametrize("link", ["merges_notes.txt", "README.md", "onnx/notes.txt"])
+def test_a_link_to_what_its_owner_does_not_publish_stops_the_push(
+    tmp_path, hub, params, tokenizer, capsys, link, target
+):
+    folder = save_pretrained(tmp_path / "theirs", CONFIG, params, tokenizer, head="pretraining")
+    (tmp_path / "secret").mkdir()
+    for name in (".git", "onnx"):
+        (folder / name).mkdir()
+    (folder / target).write_text("PRIVATE KEY")
+    (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to(folder / target)
+    (folder / ".also").symlink_to(folder / target)  # hidden, so it would not be uploaded
+    told = refusal(capsys, str(folder), REPO)
+    assert f"{link}: a symbolic link to {(folder / target).resolve()}" in told and "copy" in told
+    assert hub.models == {}
+    (folder / link).unlink()
+    (folder / link).symlink_to(folder / "config.json")
+    with packed(folder, REPO) as parcel:
+        assert parcel.files.keys() >= {link, "config.json"}
+
+
+def test_a_published_model_goes_up_from_the_cache_whose_files_are_links(tmp_path, hub, params, tokenizer):
+    folder = save_pretrained(tmp_path / "my", CONFIG, params, tokenizer, head="pretraining")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hub.publish("google-bert/bert-base-uncased", files)
+    cached = fetch("bert-base-uncased")
+    assert (cached / "model.safetensors").is_symlink()
+    with packed(cached, REPO) as parcel:
+        assert parcel.files["model.safetensors"].read_bytes() == files["model.safetensors"]
+    outside = tmp_path / "id_rsa"
+    outside.write_text("PRIVATE KEY")
+    (cached / "notes.txt").symlink_to(outside)
+    with pytest.raises(UserError, match="symbolic link"), packed(cached, REPO):
+        pass
+
+
+def test_a_dry_run_lists_names_with_escapes(tmp_path, params, tokenizer, capsys):
+    folder = save_pretrained(tmp_path / "my", CONFIG, params, tokenizer, head="pretraining")
+    (folder / "a\x1b[2Jb\n.txt").write_text("x")
+    assert main(["push", str(folder), REPO, "--dry-run"]) == 0
+    assert "1 bytes  a\\x1b[2Jb\\n.txt\n" in capsys.readouterr().out
 
 
 def test_a_card_of_ones_own_stays_to_the_byte_unless_a_licence_is_added(tmp_path, params):
@@ -306,6 +350,25 @@ def test_a_hub_that_dies_after_the_commit_has_the_files_and_the_error_says_so(ru
         upload(parcel.files, REPO, message="mine")
     hub.down = False
     assert "model.safetensors" in files_of(hub)
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_shown(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint.replace("://", "://user:s3cret@"))
+    (tmp_path / "config.json").write_text("{}")
+    files = {"config.json": tmp_path / "config.json"}
+    basic = "Basic dXNlcjpzM2NyZXQ="  # which the client sends in place of the token
+    hub.writers[basic] = "somebody"
+    assert upload(files, REPO, message="mine").url == f"{hub.endpoint}/{REPO}"
+    hub.writers.clear()
+    with pytest.raises(UserError, match="refuses the token") as refused:
+        upload(files, "somebody/else", message="mine")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:s3cret@127.0.0.1:9")
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9 cannot be reached") as unreached:
+        upload(files, REPO, message="mine")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(UserError, match=r"no token for http://127\.0\.0\.1:9") as tokenless:
+        upload(files, REPO, message="mine")
+    assert not any("s3cret" in str(error.value) for error in (refused, unreached, tokenless))
 
 
 def test_a_file_that_cannot_be_read_is_no_fault_of_the_network(run, hub, monkeypatch):

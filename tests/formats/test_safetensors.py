@@ -164,6 +164,9 @@ def entry(start: int, stop: int, shape=(1,), dtype="F32") -> dict:
         ({"a": [0, 4]}, 4, "exactly the fields"),
         ({"__metadata__": {"x": 1}}, 0, "__metadata__"),
         ({"__metadata__": [1]}, 0, "__metadata__"),
+        ({"a\ud800": entry(0, 0, (0,))}, 0, "the text 'a\\ud800' of its header is not valid Unicode: lone surrogate"),
+        ({"__metadata__": {"\ud800": "x"}}, 0, "not valid Unicode"),
+        ({"__metadata__": {"x": "\udfff"}}, 0, "not valid Unicode"),
         ([1, 2], 0, "not a JSON object"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bert_jax.cli.arguments import TEXT, Verb, add_dtype, add_results, add_source
 from bert_jax.cli.streaming import check_different, new_file, say, to_json, write
 from bert_jax.cli.texts import document_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
     from bert_jax.inference.attention.maps import AttentionMaps
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     lines: list[str] = ["\t".join(("layer", "head", *_COLUMNS, "most"))]
     for row in rows:
         shares = (f"{row[name]:.4f}" for name in _COLUMNS)
-        lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, row["most"])))
+        lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, in_a_line(row["most"]))))
     write("\n".join(lines))
 
 

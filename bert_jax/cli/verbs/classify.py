@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
 from bert_jax.cli.shards import add_shard, serve_shard
 from bert_jax.cli.texts import table_of, texts_of
-from bert_jax.errors import UserError, errors_in_place
+from bert_jax.errors import UserError, errors_in_place, in_a_line
 
 _ABOUT = """\
 Label each text, or pair of texts, with a model fine-tuned for it. Prints the label and its probability, or the value of
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     def show(_: Any, found: Any) -> str:
         untrained = "\tuntrained" if found[0].get("untrained") else ""
         shown = [row for row in found if row["score"] > 0.5] if decides_each else found
-        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in shown) + untrained
+        return "\t".join(f"{in_a_line(row['label'])}\t{row['score']:.4f}" for row in shown) + untrained
 
     top_k = len(predict.config.labels) if decides_each else arguments.top_k or 1
     serve_shard(arguments, predict, texts, lambda: _texts(arguments), show, {"top_k": top_k})

@@ -6,7 +6,7 @@ from typing import Any
 from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, add_texts, names, running
 from bert_jax.cli.streaming import answered_by, serve
 from bert_jax.cli.texts import texts_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 
 _ABOUT = """\
 Predict the most probable tokens for each mask of each text: [MASK], or the mask token of the model (RoBERTa: <mask>).
@@ -50,10 +50,11 @@ def _show(text: str, result: list[Any]) -> str:
     for number, predictions in enumerate(masks):
         if len(masks) > 1:
             lines.append(f"  [MASK] {number + 1} of {len(masks)}")
-        width = max(cell_len(found["token_str"]) for found in predictions)  # a syllable of Hangul takes two columns
+        tokens = [in_a_line(found["token_str"]) for found in predictions]
+        width = max(map(cell_len, tokens))  # a syllable of Hangul takes two columns
         lines += [
-            f"  {found['score']:.4f}  {set_cell_size(found['token_str'], width)}  {found['sequence']}"
-            for found in predictions
+            f"  {found['score']:.4f}  {set_cell_size(token, width)}  {in_a_line(found['sequence'])}"
+            for token, found in zip(tokens, predictions, strict=True)
         ]
     return "\n".join(lines) + "\n"
 

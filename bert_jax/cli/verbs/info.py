@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.cli.arguments import Verb, add_results, add_source, add_step
 from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 from bert_jax.files import read_summed
 from bert_jax.shown import duration
 
@@ -161,7 +161,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
     tree = {path: tuple(shape) for path, shape in found["tree"].items()}
     rows = [(path, str(list(shape))) for path, shape in (tree if every_layer else _folded(tree)).items()]
     width = max((len(path) for path, _ in rows), default=0)
-    return "\n".join([*lines, "tree", *(f"  {path:<{width}}  {shape}" for path, shape in rows)])
+    return "\n".join(map(in_a_line, [*lines, "tree", *(f"  {path:<{width}}  {shape}" for path, shape in rows)]))
 
 
 _IN_SIZE = {

@@ -9,7 +9,7 @@ from bert_jax.cli.arguments import FASTEST, Verb, add_results, add_running, add_
 from bert_jax.cli.shards import add_shard, serve_shard
 from bert_jax.cli.streaming import to_json, write
 from bert_jax.cli.texts import texts_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 
 _LIKELIHOOD = """\
 Score each text with a masked model. Prints the pseudo-log-likelihood (mask each token in turn; sum the natural
@@ -82,12 +82,19 @@ def _evaluate_blimp(arguments: argparse.Namespace) -> None:
     predict = Likelihood(arguments.source, **running(arguments))
     progress = _progress if sys.stderr.isatty() else lambda done, of: None
     found = evaluate(predict, sets, within_word_l2r=arguments.within_word, progress=progress)
-    write(to_json(found) if arguments.json else table(found))
+    if arguments.json:
+        write(to_json(found))
+        return
+    named = {kind: {in_a_line(name): one for name, one in found[kind].items()} for kind in _NAMED_BY_THE_DATA}
+    write(table(found | named))
+
+
+_NAMED_BY_THE_DATA = ("sets", "phenomena", "fields")
 
 
 def _show(text: str, found: dict[str, Any]) -> str:
     lines = [f"{found['pll']:.4f}\t{found['tokens']}\t{found['pppl']:.4f}\t{text}"]
-    lines += [f"  {row['log_probability']:.4f}\t{row['token']}" for row in found.get("per_token", ())]
+    lines += [f"  {row['log_probability']:.4f}\t{in_a_line(row['token'])}" for row in found.get("per_token", ())]
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from bert_jax.cli.arguments import Verb, add_json, add_step
 from bert_jax.cli.streaming import say, write
+from bert_jax.errors import in_a_line
 
 _ABOUT = """\
 Publish a model on the hub: a run, exported anew, or a folder that transformers loads. The repository is created if it
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         files = {name: path.stat().st_size for name, path in parcel.files.items()}
         told: dict[str, Any] = {"files": files, "card": parcel.card}
         if arguments.dry_run:
-            table = [f"{size:>14,} bytes  {name}" for name, size in files.items()]
+            table = [f"{size:>14,} bytes  {in_a_line(name)}" for name, size in files.items()]
             write(
                 json.dumps(told, ensure_ascii=False, indent=1)
                 if arguments.json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bert_jax.cli.arguments import Verb, add_results, score_threshold
 from bert_jax.cli.streaming import write
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, in_a_line
 from bert_jax.files import json_text
 
 _ABOUT = """\
@@ -85,10 +85,10 @@ def _show(splits: dict[str, dict[str, float]], as_json: bool) -> None:
         write(json_text(splits.get("", splits)))
         return
     for split, scores in splits.items():
-        width = max(map(len, scores))
-        shown = {name: f"{value:.15g}" if math.isfinite(value) else "none" for name, value in scores.items()}
+        shown = {in_a_line(name): f"{value:.15g}" if math.isfinite(value) else "none" for name, value in scores.items()}
+        width = max(map(len, shown))
         lines = [f"{name:{width}}  {value}" for name, value in shown.items()]
-        write("\n".join([f"{split}:", *(f"  {line}" for line in lines)] if split else lines))
+        write("\n".join([f"{in_a_line(split)}:", *(f"  {line}" for line in lines)] if split else lines))
 
 
 VERBS = {"score": Verb(_ABOUT, add_arguments, run, runs_model=False)}

@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
 from bert_jax.cli.streaming import CHUNK, answered_by, serve
 from bert_jax.cli.texts import table_of, texts_of
-from bert_jax.errors import UserError, errors_in_place
+from bert_jax.errors import UserError, errors_in_place, in_a_line
 
 _ABOUT = """\
 Find the entities of each text and their character positions, with a model fine-tuned to tag words. A run of task=pos
@@ -85,12 +85,13 @@ def _tagged(
 
 
 def _show_tags(sentence: Any, tags: list[Any]) -> str:
-    return "".join(f"{word}\t{tag.label}\n" for word, tag in zip(sentence.words, tags, strict=True))
+    return "".join(f"{word}\t{in_a_line(tag.label)}\n" for word, tag in zip(sentence.words, tags, strict=True))
 
 
 def _show_entities(text: str, entities: list[dict[str, Any]]) -> str:
     lines = [
-        f"  {row['score']:.4f}  {row['entity_group']}  {row['word']}  {row['start']}-{row['end']}" for row in entities
+        f"  {row['score']:.4f}  {in_a_line(row['entity_group'])}  {row['word']}  {row['start']}-{row['end']}"
+        for row in entities
     ]
     return "\n".join([text, *lines])
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.tables import has_header, named_rows, valid_unicode
-from bert_jax.errors import UserError, Wrong, in_another_form, quoted, refuse, some_of
+from bert_jax.data.tasks.tables import has_header, named_rows
+from bert_jax.errors import UserError, Wrong, in_another_form, quoted, refuse, some_of, valid_unicode
 from bert_jax.files import parse_json
 
 Label = str | float | tuple[str, ...]

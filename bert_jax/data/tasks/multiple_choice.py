@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows, valid_unicode
-from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse, some_of
+from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows
+from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse, some_of, valid_unicode
 
 _ENDINGS = tuple(f"ending{number}" for number in range(4))
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import Encoded, best_windows, default_stride, windows
 from bert_jax.data.tasks.squad_form import FORM, answers_of, questions_of
-from bert_jax.data.tasks.tables import ONE_PER_LINE, json_of_text, json_rows, valid_unicode
+from bert_jax.data.tasks.tables import ONE_PER_LINE, json_of_text, json_rows
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError, quoted, valid_unicode
 
 
 class Answer(NamedTuple):

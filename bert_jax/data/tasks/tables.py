@@ -120,16 +120,6 @@ def _objects_of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         _, end = skip(text, begin)
 
 
-def valid_unicode(text: str, where: str) -> str:
-    """The text; UserError, beginning with `where`, if it has half of a surrogate pair: JSON can, and UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"{text[error.start]!a} at character {error.start + 1}"
-        raise UserError(f"{where} is not valid Unicode: lone surrogate {half}") from None
-    return text
-
-
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, column -> value) of each row of a table with a header, or of JSON objects.
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tasks.tables import named_rows, suffix_of, valid_unicode
+from bert_jax.data.tasks.tables import named_rows, suffix_of
 from bert_jax.data.text.lines import read_lines
-from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
+from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse, valid_unicode
 
 DOCUMENT_START = "-DOCSTART-"
 _PREFIXES = re.compile(r"[BIES]-.+|O")

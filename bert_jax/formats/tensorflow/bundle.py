@@ -137,6 +137,11 @@ def _old_format(path: Path) -> str:
 
 MOST_INDEX_BYTES = 1 << 26
 """The largest .index that is read; usual ones have about 100 bytes per tensor."""
+MOST_ENTRIES = 100_000
+"""Tensors, slices and entries of slices in an index at most. That of BERT-large with Adam's moments has some 1,200."""
+LONGEST_NAME = 1000
+"""Bytes of a tensor's name at most: each key of a slice repeats the name."""
+_LONGEST_ENTRY = 1 << 20  # bytes; a slice takes some 20
 
 _CHUNK = 1 << 24
 
@@ -172,6 +177,10 @@ class Tf1Checkpoint(Stored):
             self._header, by_key = _read_index(content)
             self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
             self._slices = {key: entry for key, entry in by_key.items() if key.startswith(b"\0")}
+            declared = sum(len(entry.slices) for entry in self._entries.values())
+            if declared > len(self._slices):
+                have = len(self._slices)
+                raise ValueError(f"its tensors have {declared} slices, of which {have} are there; or slices repeat")
             for name, entry in self._entries.items():
                 self._check_slices(name, entry)
         except ValueError as error:
@@ -297,14 +306,13 @@ class Tf1Checkpoint(Stored):
 
     def _check_slices(self, name: str, entry: Entry) -> None:
         """Checks that all slices of a partitioned tensor exist, and have as many numbers in total as the tensor."""
-        keys = {slice_key(name, cut): slice_shape(cut, entry.shape) for cut in entry.slices}
         count = 0
-        for key, shape in keys.items():
-            piece = self._slices.get(key)
+        for cut in entry.slices:  # each key is made when it is looked up, so that a lie costs no memory
+            piece, shape = self._slices.get(slice_key(name, cut)), slice_shape(cut, entry.shape)
             if piece is None or (piece.shape, piece.dtype, piece.slices) != (shape, entry.dtype, ()):
                 raise ValueError(f"tensor {quoted(name)} lacks its slice of shape {shape}")
             count += piece.count
-        if keys and (len(keys) < len(entry.slices) or count != entry.count):
+        if entry.slices and (len(set(entry.slices)) < len(entry.slices) or count != entry.count):
             raise ValueError(
                 f"the slices of tensor {quoted(name)} repeat, or have {count} numbers and not {entry.count}"
             )
@@ -342,12 +350,20 @@ def _read_index(data: bytes) -> tuple[Header, dict[bytes, Entry]]:
     if key != b"":
         raise ValueError("its first key is not that of a header, so it is not the index of a checkpoint")
     header = read_header(value)
-    entries = {}
+    entries: dict[bytes, Entry] = {}
+    slices = 0
     for key, value in table:
+        if not key.startswith(b"\0") and len(key) > LONGEST_NAME:
+            raise ValueError(f"the name {quoted(key)} has {len(key)} bytes; at most {LONGEST_NAME:,} are read")
+        if len(value) > _LONGEST_ENTRY:
+            raise ValueError(f"entry {quoted(key)}: has {len(value):,} bytes; at most {_LONGEST_ENTRY:,} are read")
         try:
             entries[key] = read_entry(value)
         except ValueError as error:
             raise ValueError(f"entry {quoted(key)}: {error}") from None
+        slices += len(entries[key].slices)
+        if len(entries) + slices > MOST_ENTRIES:
+            raise ValueError(f"it has more than {MOST_ENTRIES:,} tensors and slices")
     return header, entries
 
 

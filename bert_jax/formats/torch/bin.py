@@ -25,6 +25,11 @@ from bert_jax.formats.torch.pickle import MAX_PICKLE, Storage, Tensor, read_pick
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+MOST_SHARING = 8
+"""Times the size of a file that its tensors together may have, since they may share storages. Word embeddings that are
+the output's too make less than 2 of it; a BERT-large whose 24 layers are one layer makes less than 8.
+"""
+_LEAST_BOUND = 1 << 20  # bytes: what is small does no harm
 _NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
@@ -37,7 +42,8 @@ class TorchBin(Stored):
 
     Memory: opening takes under 512 MiB whatever the file contains (a few times the size of its pickle, at most 16 MiB,
     and of its zip directory, at most 4 MiB). Reading a tensor takes its own size, or for a view with gaps the size of
-    the bytes from its first element to its last. No tensor may be larger than the file.
+    the bytes from its first element to its last. No tensor may be larger than the file, and all together
+    no larger than `MOST_SHARING` files.
 
     Args:
         path: the file.
@@ -56,10 +62,15 @@ class TorchBin(Stored):
         try:
             self._contents = _open(self._bytes)
             self._entries = _find_tensors(self._contents.value, str(self.path))
+            bound, total = max(self._bytes.size, _LEAST_BOUND), 0
             for name, tensor in self._entries.items():
-                if tensor.nbytes > max(self._bytes.size, 1 << 20):  # an expanded view of a few elements
+                if tensor.nbytes > bound:  # an expanded view of a few elements
                     what = f"{quoted(name)} of shape {tensor.shape}"
                     raise UserError(f"{self.path}: {what} is larger than the whole file")
+                total += max(tensor.nbytes, tensor.extent * np.dtype(tensor.dtype).itemsize)
+            if total > MOST_SHARING * bound:
+                times = f"at most {MOST_SHARING} times its {self._bytes.size:,} bytes are read"
+                raise UserError(f"{self.path}: its tensors share storages and have {total:,} bytes; {times}")
         except BaseException:
             self.close()
             raise

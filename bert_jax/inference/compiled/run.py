@@ -252,10 +252,11 @@ def read_programs(folder: Path, facts: Facts) -> dict[Size, jax_export.Exported]
     path = folder / PROGRAMS
     try:
         with zipfile.ZipFile(path) as file:
-            inflated = sum(file.getinfo(program_name(*shape)).file_size for shape in facts.shapes)
+            members = {shape: file.getinfo(program_name(*shape)) for shape in facts.shapes}
+            inflated = sum(member.file_size for member in members.values())
             if inflated > LARGEST_PROGRAMS:
                 raise UserError(f"{path}: {inflated:,} bytes of programs; at most {LARGEST_PROGRAMS >> 20} MB are read")
-            blobs = {shape: file.read(program_name(*shape)) for shape in facts.shapes}
+            blobs = {shape: _unpacked(file, member) for shape, member in members.items()}
     except UserError:
         raise
     except Exception as error:  # zipfile raises many kinds
@@ -283,6 +284,17 @@ def read_programs(folder: Path, facts: Facts) -> dict[Size, jax_export.Exported]
                     f"{path}: {program_name(*shape)} has {what} {is_so}, but {FACTS} says {said}; export again"
                 )
     return programs
+
+
+def _unpacked(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """A member, of which no more is unpacked than the size that it declares; it may hold more.
+
+    Only a read of so many bytes is bounded, and only of members without compression or with deflate.
+    """
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{member.filename} is compressed, and not with deflate")
+    with file.open(member) as content:
+        return content.read(member.file_size)
 
 
 def _unusable(folder: Path, facts: Facts, shape: Size, what: str, error: Exception) -> UserError:

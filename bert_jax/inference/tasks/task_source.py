@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.tables import valid_unicode
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, valid_unicode
 from bert_jax.formats.load import Loaded, load, load_tokenizer
 from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.formats.tensorflow import bundle
 from bert_jax.formats.tensorflow.bundle import MOST_INDEX_BYTES, Tf1Checkpoint, find_prefix, is_checkpoint, write_bundle
 from bert_jax.formats.tensorflow.entries import read_entry, slice_key, stored_dtype
 from bert_jax.formats.tensorflow.table import read_table, write_table
@@ -220,6 +221,36 @@ def test_a_slice_of_another_shape_is_one_line(tmp_path):
     pieces = [np.zeros((2, 4), np.float32), np.zeros((4, 2), np.float32), np.zeros((1, 4), np.float32)]
     with pytest.raises(UserError, match=r"tensor 'table' lacks its slice of shape \(2, 4\)"):
         Tf1Checkpoint(partitioned(tmp_path, ROWS, pieces)[0])
+
+
+def without_slices(path: Path, name: str, *, slices: int, entries: int = 1) -> Path:
+    """A checkpoint whose tensors declare slices that are not there."""
+    entry = BundleEntryProto(dtype=types_pb2.DT_FLOAT)
+    entry.shape.dim.add(size=slices)
+    for start in range(slices):
+        entry.slices.add().extent.add(start=start, length=1)
+    return write_by_hand(path, dict.fromkeys([name, *(f"~{number}" for number in range(1, entries))], entry), [b""])
+
+
+def test_slices_that_are_not_there_take_no_memory(tmp_path):
+    prefix = without_slices(tmp_path / "x", "a" * 1000, slices=4000)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"x\.index: its tensors have 4000 slices, of which 0 are there"):
+        Tf1Checkpoint(prefix)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3_000_000  # the keys of the slices alone would have 4 MB
+
+
+def test_an_index_of_no_checkpoint_is_refused_by_its_sizes(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"x\.index: the name b'aaa.* has 1001 bytes; at most 1,000 are read"):
+        Tf1Checkpoint(without_slices(tmp_path / "x", "a" * 1001, slices=1))
+    with pytest.raises(UserError, match=r"y\.index: entry b'a': has .* bytes; at most 1,048,576 are read"):
+        Tf1Checkpoint(without_slices(tmp_path / "y", "a", slices=150_000))
+    monkeypatch.setattr(bundle, "MOST_ENTRIES", 100)
+    for slices, entries in ((0, 101), (30, 4)):
+        with pytest.raises(UserError, match=r"z\.index: it has more than 100 tensors and slices"):
+            Tf1Checkpoint(without_slices(tmp_path / "z", "a", slices=slices, entries=entries))
 
 
 # Which files

@@ -263,6 +263,29 @@ def test_a_tensor_that_leaves_its_storage_is_refused(path, shape, stride, offset
     assert "its pickle holds a tensor " in refusal(path) or "larger than the whole file" in refusal(path)
 
 
+SHARED = {  # shape, stride into 2^17 elements, half a megabyte
+    "copies": ((2**17,), (1,)),
+    "other shapes": ((2**7, 2**10), (2**10, 1)),
+    "expanded": ((2**7, 2**10), (0, 1)),
+    "ends that are far apart": ((2,), (2**17 - 1,)),
+}
+
+
+@pytest.mark.parametrize(("shape", "stride"), SHARED.values(), ids=SHARED)
+def test_tensors_that_share_a_storage_take_a_few_times_the_file(path, shape, stride):
+    elements = np.arange(2**17, dtype=np.float32)
+    stored = make.storage("0", elements.size)
+
+    def shared(count: int) -> Path:
+        names = {str(number): make.tensor(stored, shape, stride) for number in range(count)}
+        return make.zip_file(path, make.pickle(make.dictionary(names)), {"0": elements.tobytes()})
+
+    with TorchBin(shared(16)) as tensors:
+        view = np.lib.stride_tricks.as_strided(elements, shape, [4 * step for step in stride])
+        assert np.array_equal(tensors["15"], view)
+    assert "its tensors share storages and have 8,912,896 bytes; at most 8 times its " in refusal(shared(17))
+
+
 def test_storages_must_be_there_in_their_size(path):
     value = make.pickle(make.dictionary({"t": make.tensor(STORED)}))
     assert "expected 24 bytes in its storage data/0, it is not in the file" in refusal(

@@ -5,13 +5,17 @@ import os
 import pickle
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
+import zlib
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -27,7 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export
 from bert_jax.inference.compiled import run as compiled_run
 from bert_jax.inference.compiled.export import TASKS, _refuse_foreign, export_compiled
-from bert_jax.inference.compiled.facts import _facts_of, read_facts, sums_of, write_facts
+from bert_jax.inference.compiled.facts import PROGRAMS, Facts, _facts_of, program_name, read_facts, sums_of, write_facts
 from bert_jax.inference.compiled.run import load_compiled, read_programs
 from bert_jax.inference.tasks.fill_mask import FillMask
 from bert_jax.inference.tasks.task_model import TaskModel
@@ -511,6 +515,35 @@ def test_programs_that_inflate_beyond_their_bound_are_refused(copy, monkeypatch)
     monkeypatch.setattr(compiled_run, "LARGEST_PROGRAMS", 1000)
     with pytest.raises(UserError, match=r"programs\.zip: [\d,]+ bytes of programs; at most 0 MB are read"):
         read_programs(copy, read_facts(copy))
+
+
+def zip_of_one(folder: Path, method: int, content: bytes, declared: int) -> Facts:
+    """Writes a folder's programs.zip whose directory declares another size, with the checksum of that many bytes."""
+    with zipfile.ZipFile(folder / PROGRAMS, "w", method) as file:
+        file.writestr(program_name(1, 8), content)
+    octets = bytearray((folder / PROGRAMS).read_bytes())
+    directory = octets.index(b"PK\1\2")
+    struct.pack_into("<I", octets, directory + 16, zlib.crc32(content[:declared]))
+    struct.pack_into("<I", octets, directory + 24, declared)
+    (folder / PROGRAMS).write_bytes(octets)
+    return SimpleNamespace(shapes=((1, 8),), jax=jax.__version__)  # type: ignore[return-value]
+
+
+def test_a_program_is_unpacked_no_further_than_it_says(tmp_path):
+    facts = zip_of_one(tmp_path, zipfile.ZIP_DEFLATED, bytes(64 << 20), declared=100)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"programs\.zip: 1x8\.jaxexport cannot be read"):
+        read_programs(tmp_path, facts)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 4 << 20
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_program_that_zipfile_would_unpack_without_bound_is_refused(tmp_path, method):
+    facts = zip_of_one(tmp_path, method, bytes(100), declared=100)
+    with pytest.raises(UserError, match=r"programs\.zip: .*1x8\.jaxexport is compressed, and not with deflate"):
+        read_programs(tmp_path, facts)
 
 
 def test_an_error_names_the_text_and_not_its_row_alone(monkeypatch):

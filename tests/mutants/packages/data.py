@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/errors.py",
-        "line = _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], message[: 2 * LONGEST_MESSAGE])",
+        "line = in_a_line(message[: 2 * LONGEST_MESSAGE])",
         "line = message[: 2 * LONGEST_MESSAGE]",
         "a file puts lines of its own into messages",
         ("tests/test_errors.py::test_a_message_is_one_line_whatever_it_was_made_of",),
