@@ -1,6 +1,6 @@
 """What is read off a compiled program, against programs whose exchanges and products are counted by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,11 +27,13 @@ pytestmark = pytest.mark.eight_devices
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
 
 
-def collectives_of(function: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (8,)) -> list:
+def collectives_of(
+    function: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (8,), slices: Sequence[int] = ()
+) -> list:
     mesh = Mesh(np.array(jax.devices()).reshape(axes), ("x", "y")[: len(axes)])
     mapped = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return read_program(jax.jit(mapped).lower(*arrays).compile().as_text(), 8).collectives
+    return read_program(jax.jit(mapped).lower(*arrays).compile().as_text(), 8, slices=slices).collectives
 
 
 def scanned(x: jax.Array) -> jax.Array:
@@ -54,9 +56,33 @@ def test_a_collective_has_its_kind_bytes_and_place(function, kind: str, elements
     assert found == Collective(kind, 4 * elements, times, times > 1, False, group)
 
 
-def test_a_collective_over_one_of_two_axes_joins_the_devices_of_that_axis():
-    (found,) = collectives_of(lambda x: lax.psum(x, "x"), (24, 4), axes=(2, 4))
-    assert found.group == 2
+@pytest.mark.parametrize(("axis", "group", "slices"), [("x", 2, 2), ("y", 4, 1), (("x", "y"), 8, 2)])
+def test_a_collective_joins_the_devices_of_its_axes_and_their_slices(axis: Any, group: int, slices: int):
+    """Two slices, one for each place of the first axis: a sum over it crosses them, though its groups are small."""
+    (found,) = collectives_of(lambda x: lax.psum(x, axis), (24, 4), axes=(2, 4), slices=[0] * 4 + [1] * 4)
+    assert (found.group, found.slices) == (group, slices)
+
+
+@pytest.mark.parametrize(
+    ("groups", "group", "slices"),
+    [
+        ("replica_groups={}", 16, 4),
+        ("replica_groups={{0,4,8,12},{1,5,9,13},{2,6,10,14},{3,7,11,15}}", 4, 4),
+        ("replica_groups={{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}", 4, 1),
+        ("replica_groups=[2,8]<=[16]", 8, 2),
+        ("replica_groups=[4,4]<=[4,4]T(1,0)", 4, 4),
+        ("replica_groups=[8,2]<=[2,2,4]T(0,2,1)", 2, 2),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_1'}", 4, 1),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_0'}", 4, 4),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2,'axis_2'=4] {'axis_0','axis_2'}", 8, 2),
+        ("source_target_pairs={{0,1},{1,2},{2,3},{3,4}}", 2, 2),
+    ],
+)
+def test_who_takes_part_is_read_in_any_notation(groups: str, group: int, slices: int):
+    """Sixteen devices in slices of four; `[8,2]<=[2,2,4]T(0,2,1)` are the pairs {0,4}, {1,5}, ... {11,15}."""
+    text = f"ENTRY %main (x: f32[4]) -> f32[4] {{\n  ROOT %r = f32[4] all-reduce(%x), {groups}, to_apply=%sum\n}}\n"
+    (found,) = read_program(text, 16, slices=[place // 4 for place in range(16)]).collectives
+    assert (found.group, found.slices) == (group, slices)
 
 
 def test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory():
