@@ -46,8 +46,8 @@ def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list
 def _cell(config: PretrainConfig, length: int, batch: int, devices: int) -> str:
     *rows, tensor = mesh_sizes(config.mesh, devices)
     pieces = math.prod(rows)
-    if batch % pieces:
-        return f"at most {devices_that_fit(batch, pieces) * tensor:,}"
+    if batch % pieces and (fits := devices_that_fit(batch, pieces, config.mesh)) is not None:
+        return f"at most {fits * tensor:,}"
     parts = config.parts_of(length, batch, pieces)
     return f"{batch // pieces // parts:,} x {parts:,}"
 
