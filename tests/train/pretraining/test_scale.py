@@ -118,6 +118,29 @@ def test_the_number_of_devices_that_is_advised_is_one_that_the_mesh_takes(batch,
         assert batch % math.prod(sizes[:3]) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "cells"),
+    [
+        (["mesh.fsdp=4"], ["-", "32 x 1", "16 x 1", "1 x 1", "at most 256"]),
+        (["mesh.fsdp=6", "--devices", "6,8,48"], None),  # no multiple of 6 divides 256
+        (["mesh.fsdp=4", "phases=((128,24,20000),)", "--devices", "4,16,18"], ["6 x 1", "at most 12", "-"]),
+        (["mesh.fsdp=16", "phases=((128,24,20000),)", "--devices", "16"], None),
+    ],
+)
+def test_a_number_of_devices_that_the_mesh_cannot_have_costs_one_cell(
+    words: list[str], cells: list[str] | None, capsys
+):
+    """The table is refused only where it would be empty."""
+    words = ["configs/bert_base.py", *words]
+    if cells is None:
+        with pytest.raises(UserError, match="no number of devices fits this mesh"):
+            scale.main(words)
+        return
+    assert scale.main(words) == EXIT_DONE
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line[2:-2].split(" | ")[4:] == cells
+
+
 def test_parts_said_outright_or_not_at_all_are_not_derived():
     phase = Phase(128, 64, 9)
     assert config_of(phase).parts_of(128, 64, 1) == 1
