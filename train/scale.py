@@ -5,7 +5,7 @@
 It needs none of the devices. Without a config it takes every pretraining recipe in configs/. FIELD=VALUE changes the
 config, as for train.pretrain: mesh.fsdp=4, tokens_per_device=16384. A cell such as "16 x 8" means that each device
 computes 16 rows at a time, and that a step has 8 such parts. "at most 256" means that train.pretrain refuses this
-number of devices, and that 256 is the nearest that fits.
+number of devices, and that 256 is the nearest that fits; "-" that the mesh does not take this number at all.
 """
 
 import math
@@ -32,23 +32,35 @@ def recipes() -> list[Path]:
 
 
 def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list[str]:
-    """The lines of a Markdown table: a row for each shape of batch of a recipe, a column for each number of devices."""
+    """The lines of a Markdown table: a row for each shape of batch of a recipe, a column for each number of devices.
+
+    Raises UserError if none of the numbers can be taken for a recipe.
+    """
     head = ["recipe", "rows x length", "tokens a batch", "tokens a device at a time", *(f"{n:,}" for n in devices)]
     lines = [head, ["---", "---", *["---:"] * (2 + len(devices))]]
     for name, config in configs.items():
-        for length, batch in dict.fromkeys((length, batch) for length, batch, *_ in config.phases_in_rows):
+        refused: list[UserError] = []
+        shapes = dict.fromkeys((length, batch) for length, batch, *_ in config.phases_in_rows)
+        for length, batch in shapes:
             most = "all" if config.tokens_per_device is None else f"{config.tokens_per_device:,}"
-            cells = [_cell(config, length, batch, count) for count in devices]
+            cells = [_cell(config, length, batch, count, refused) for count in devices]
             lines.append([name, f"{batch:,} x {length}", f"{batch * length:,}", most, *cells])
+        if len(refused) == len(shapes) * len(devices):
+            raise refused[0]
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _cell(config: PretrainConfig, length: int, batch: int, devices: int) -> str:
-    *rows, tensor = mesh_sizes(config.mesh, devices)
-    pieces = math.prod(rows)
-    if batch % pieces:
-        return f"at most {devices_that_fit(batch, pieces) * tensor:,}"
-    parts = config.parts_of(length, batch, pieces)
+def _cell(config: PretrainConfig, length: int, batch: int, devices: int, refused: list[UserError]) -> str:
+    """`refused`: takes the error of a number of devices that cannot be had."""
+    try:
+        *rows, tensor = mesh_sizes(config.mesh, devices)
+        pieces = math.prod(rows)
+        if batch % pieces and (fits := devices_that_fit(batch, pieces, config.mesh)) is not None:
+            return f"at most {fits * tensor:,}"
+        parts = config.parts_of(length, batch, pieces)
+    except UserError as error:
+        refused.append(error)
+        return "-"
     return f"{batch // pieces // parts:,} x {parts:,}"
 
 

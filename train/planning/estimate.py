@@ -2,8 +2,9 @@
 
 For a TPU, with the compiler's own estimates and schedules, which were compared with the limits of single operations:
 
-    low    products as estimated; all else as scheduled; links at their full speed
-    high   products as estimated or as scheduled, whichever is more; all else with `_STALLS`; links at half their speed
+    low    products as estimated; all else as scheduled; links and network at their full speed
+    high   products as estimated or as scheduled, whichever is more; all else with `_STALLS`; links, and the network
+           between slices, at half their speed
 
 At either end nothing is faster than its memory traffic, and an exchange that runs beside products is waited for as far
 as it takes longer than these. Where no schedule is known the low end of an elementwise operation is its traffic, and
@@ -103,14 +104,11 @@ def exchange_time(
     low = high = 0.0
     fast, slow = dict(beside or {}), dict(beside or {})
     for one in collectives:
-        if one.group < 2:
-            continue
-        sent = one.times * sent_bytes(one)
-        speed = chip.links / chip.devices
-        seconds = sent / speed
-        if topology.slices > 1 and one.group > topology.chips * chip.devices // topology.slices:
-            # What crosses slices is summed within each first, so that each device sends its share alone.
-            seconds += sent / (one.group / topology.slices) / (chip.network / chip.devices)
+        # What crosses slices is summed or gathered within each as well, so that each device sends its share alone.
+        inside = one.group // one.slices
+        links = sent_bytes(one.kind, one.size, inside) / (chip.links / chip.devices)
+        network = sent_bytes(one.kind, one.size / inside, one.slices) / (chip.network / chip.devices)
+        seconds = one.times * (links + network)
         low += _waited(seconds, one, fast)
         high += _waited(2 * seconds, one, slow)
     return Range(low, high)
@@ -124,12 +122,12 @@ def _waited(seconds: float, exchange: Collective, beside: dict[str, float]) -> f
     return seconds
 
 
-def sent_bytes(collective: Collective) -> float:
+def sent_bytes(kind: str, size: float, group: int) -> float:
     """Bytes that one device sends: twice the array for an all-reduce in a ring, once for the others, less its own."""
-    share = (collective.group - 1) / collective.group
-    if collective.kind == "collective-permute":
-        return collective.size
-    return collective.size * share * (2 if collective.kind == "all-reduce" else 1)
+    share = (group - 1) / group
+    if kind == "collective-permute":
+        return size if group > 1 else 0.0
+    return size * share * (2 if kind == "all-reduce" else 1)
 
 
 def estimate_gpu(flops: float, state_bytes: float, topology: Topology) -> Range:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bert_jax.training.sharding import axes_of
 from train.pretraining.phases import Phase
 from train.pretraining.steps import Steps
 
@@ -83,10 +84,13 @@ def guessed_memory(steps: Steps, phase: Phase, rows: int) -> MemoryParts:
 
     What a layer keeps for the backward pass was read off the programs that the TPU's compiler makes of BERT-base and
     -large: 14.6 x width + 4 x heads x length bytes a token with bfloat16 activations, 2 x width with remat "full".
+    Under tensor a device has its share of heads and columns, and all of the 8 x width that lie between: what attention
+    and feed-forward read, and what they add to it, in bfloat16.
     """
-    config = steps.config.model
+    config, tensor = steps.config.model, steps.mesh.shape["tensor"]
     parameters = of_device(steps.state.params)
-    kept = 14.6 * config.hidden_size + 4 * config.num_attention_heads * phase.length
+    between, scores = 8 * config.hidden_size, 4 * config.num_attention_heads * phase.length
+    kept = between + (14.6 * config.hidden_size - between + scores) / tensor
     kept = 2 * config.hidden_size if config.remat == "full" else kept
     layers = len(config.layer_order)
     return MemoryParts(
@@ -94,7 +98,25 @@ def guessed_memory(steps: Steps, phase: Phase, rows: int) -> MemoryParts:
         optimizer=of_device(steps.state) - parameters,
         batch=of_device(steps.inputs(phase)) + of_device(steps.objective),
         padding=0,
-        temporaries=parameters + round(rows * phase.length * layers * kept),
+        temporaries=_gathered_and_gradients(steps) + round(rows * phase.length * layers * kept),
         results=0,
         program=0,
     )
+
+
+def _gathered_and_gradients(steps: Steps) -> int:
+    """The bytes of a device's gathered parameters and of its gradients.
+
+    The step gathers each parameter once, in the type of the products, and keeps it for the backward pass. Gradients
+    are split over zero when all of them are there, over fsdp one after the other: of these the largest alone is whole.
+    """
+    type_, gathered, gradients, joined = jnp.dtype(steps.config.model.dtype), 0, 0, 0
+    for leaf in jax.tree.leaves(steps.state.params):
+        split = {axis for names in leaf.sharding.spec for axis in axes_of(names)}
+        fsdp, zero = (steps.mesh.shape[axis] if axis in split else 1 for axis in ("fsdp", "zero"))
+        gradient = of_device(leaf) * zero
+        gradients += gradient
+        joined = max(joined, (fsdp - 1) * gradient)
+        if fsdp * zero > 1:
+            gathered += fsdp * gradient * type_.itemsize // leaf.dtype.itemsize
+    return gathered + gradients + joined

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from bert_jax.model.layers import platform_dtype
 from bert_jax.training.mesh import batch_pieces, make_mesh
@@ -95,11 +96,11 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
     except TooBig as error:
         return facts | {"needed": error.needed, "fits": False}
     memory = memory_of(compiled, steps, rows)
+    known = schedules() if topology.kind == "tpu" else None
+    program = read_program(compiled.as_text(), devices, known, _slices_of(steps.mesh))
     if topology.kind == "tpu":
-        program = read_program(compiled.as_text(), devices, schedules())
         estimate = estimate_tpu(program, topology)
     else:
-        program = read_program(compiled.as_text(), devices)
         estimate = estimate_cpu(program, flops, devices, measured.product_speed(), measured.memory_speed())
     return (
         facts
@@ -113,6 +114,11 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
         }
         | _speed(estimate.step, facts, topology)
     )
+
+
+def _slices_of(mesh: Mesh) -> list[int]:
+    """The number of each device's slice, in the order of the mesh."""
+    return [getattr(device, "slice_index", 0) for device in mesh.devices.flat]
 
 
 def _needs(memory: MemoryParts, limit: float) -> dict[str, Any]:
@@ -143,10 +149,10 @@ def summed(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
     counts: dict[tuple, int] = defaultdict(int)
     sizes: dict[tuple, float] = defaultdict(float)
     for one in collectives:
-        key = one.kind, one.in_loop, one.asynchronous, one.group
+        key = one.kind, one.in_loop, one.asynchronous, one.group, one.slices
         counts[key] += one.times
         sizes[key] += one.times * one.size
-    names = ("kind", "in_loop", "asynchronous", "group")
+    names = ("kind", "in_loop", "asynchronous", "group", "slices")
     return [
         {**dict(zip(names, key, strict=True)), "count": counts[key], "bytes": size}
         for key, size in sorted(sizes.items(), key=lambda item: -item[1])

@@ -6,8 +6,10 @@ The text is HLO as `compiled.as_text()` gives it, scheduled and for one device.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from train.planning.kernels import Schedule
 
@@ -63,6 +65,7 @@ class Collective(NamedTuple):
         asynchronous: whether other operations run beside it.
         group: how many devices exchange with each other.
         beside: the names of the operations that run beside it.
+        slices: in how many slices these devices are.
     """
 
     kind: str
@@ -72,6 +75,7 @@ class Collective(NamedTuple):
     asynchronous: bool
     group: int
     beside: tuple[str, ...] = ()
+    slices: int = 1
 
 
 class Program(NamedTuple):
@@ -87,15 +91,18 @@ class Program(NamedTuple):
     unscheduled: int = 0
 
 
-def read_program(text: str, devices: int, schedules: Mapping[str, Schedule] | None = None) -> Program:
+def read_program(
+    text: str, devices: int, schedules: Mapping[str, Schedule] | None = None, slices: Sequence[int] = ()
+) -> Program:
     """The operations and collectives of a compiled program.
 
     Args:
         text: the program.
         devices: for how many.
         schedules: those of kernels and fusions by their names in the program. Equal ones share a schedule.
+        slices: the number of each device's slice, in the order of the mesh; none: all devices are in one.
     """
-    return _Reader(text, devices, schedules or {}).read()
+    return _Reader(text, devices, schedules or {}, slices or [0] * devices).read()
 
 
 def array_bytes(shape: str, *, of_memory: bool = False) -> int:
@@ -125,8 +132,9 @@ class _Line(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, text: str, devices: int, schedules: Mapping[str, Schedule]):
+    def __init__(self, text: str, devices: int, schedules: Mapping[str, Schedule], slices: Sequence[int]):
         self._devices = devices
+        self._slices = slices
         self._computations: dict[str, list[_Line]] = {}
         self._entry = ""
         self._split(text)
@@ -206,11 +214,15 @@ class _Reader:
             elif collective is line:
                 sizes.append(sum(array_bytes(shapes.get(name, "")) for name in line.arguments))
             kind = collective.opcode.removesuffix("-start")
-            group = self._group(collective.text)
+            groups = self._groups(collective.text)
+            group = max(map(len, groups))
             if kind == "reduce-scatter" and len(sizes) == 1:
                 sizes.append(sizes[0] * group)
             if group > 1:
-                self._collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group, beside))
+                slices = max(len({self._slices[place] for place in places}) for places in groups)
+                self._collectives.append(
+                    Collective(kind, max(sizes), times, in_loop, asynchronous, group, beside, slices)
+                )
         kind, cycles, scheduled = _kind(line), _cycles(line.text), 0
         schedule = self._schedules.get(self._signature(line, shapes))
         if kind == "kernel":
@@ -280,18 +292,24 @@ class _Reader:
                 elif inner.opcode in ("fusion", "call", "async-start"):
                     yield from ((one, asynchronous or other) for one, other in self._collectives_of(inner))
 
-    def _group(self, text: str) -> int:
-        """How many devices a collective joins, from its replica_groups in any of their notations."""
-        if (found := re.search(r"replica_groups=\{\{([\d,]+)\}", text)) is not None:
-            return len(found[1].split(","))
-        if (found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", text)) is not None:
-            return int(found[2])
+    def _groups(self, text: str) -> list[list[int]]:
+        """The devices that a collective joins, by their places on the mesh, from its groups in any notation."""
+        if (found := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}", text)) is not None:
+            return [[int(place) for place in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", found[1])]
+        iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+        if iota is not None:
+            shape = [int(size) for size in iota[3].split(",")]
+            order = [int(axis) for axis in iota[4].split(",")] if iota[4] else range(len(shape))
+            places = np.arange(math.prod(shape)).reshape(shape).transpose(order)
+            return places.reshape(int(iota[1]), int(iota[2])).tolist()
         if (found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text)) is not None:
             sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
-            return math.prod(sizes[name] for name in re.findall(r"'(\w+)'", found[2]))
-        if re.search(r"source_target_pairs=\{(.*?)\}\}", text) is not None:
-            return 2
-        return self._devices
+            joined = re.findall(r"'(\w+)'", found[2])
+            names = [name for name in sizes if name not in joined] + joined
+            places = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+            places = places.transpose([list(sizes).index(name) for name in names])
+            return places.reshape(-1, math.prod(sizes[name] for name in joined)).tolist()
+        return [list(range(self._devices))]
 
     def _traffic(self, line: _Line, shapes: dict[str, str]) -> float:
         if line.opcode in ("copy-start", "slice-start"):  # from memory into VMEM or back: what it fetches, once

@@ -103,6 +103,7 @@ def peak_told(phase: Mapping[str, Any]) -> str:
 
 def _exchange(one: dict[str, Any]) -> str:
     where = "in a loop" if one["in_loop"] else "once"
+    where += ", between slices" if one["slices"] > 1 else ""
     return f"{one['kind']}, {where}, {'beside products' if one['asynchronous'] else 'waited for'}"
 
 

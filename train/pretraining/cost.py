@@ -35,7 +35,7 @@ from train.run.directory import RunDirectory
 from train.run.step_cost import EVALUATION, lacks_memory, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
-# than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
+# than this many seconds of it), and its time is extrapolated. On a CPU core or two it is a few seconds.
 _OPERATIONS, _SECONDS = 3e12, 3.0
 _TIMED_STEPS = 3
 
@@ -71,10 +71,13 @@ class TimedSteps(Steps):
         }
 
     def timed_step(self, phase: Phase, compiled: Any | None, room: float | None) -> dict[str, Any]:
-        """Times a step of the phase: the compiled one, or if that takes long one of fewer rows, scaled.
+        """Times a step of the phase: the compiled one, or if that takes long two of fewer rows, extrapolated.
+
+        These have one part and two such parts. So their difference is what each further part takes: what a step does
+        once, such as the update and the sum of gradients over data, is in both.
 
         `compiled`: None if the compiler refuses it. `room`: bytes per device that the step may use. Returns the rows
-        that were timed and the seconds of a whole step; None for these if even one row per device does not fit.
+        of the first step that was timed and the seconds of a whole step; None for both if such steps do not fit.
         """
         rows, one_row = phase.batch, self.flops(phase) / phase.batch
         if rows * one_row > self._operations():
@@ -83,21 +86,32 @@ class TimedSteps(Steps):
             while rows % (2 * least) == 0 and rows * one_row > self._operations():
                 rows //= 2
             compiled = self.compile_if_it_fits(phase._replace(batch=rows), 1)
+        seconds = self._seconds(phase._replace(batch=rows), compiled, room)
+        if seconds is not None and rows < phase.batch:
+            of_two = phase._replace(batch=2 * rows)
+            of_both = self._seconds(of_two, self.compile_if_it_fits(of_two, 2), room)
+            parts = phase.batch / rows
+            # A part takes no longer than a step that has it, whatever the clock says.
+            seconds = None if of_both is None else seconds + (parts - 1) * min(max(of_both - seconds, 0.0), seconds)
+        return {"timed_rows": None if seconds is None else rows, "step_seconds": seconds}
+
+    def _seconds(self, phase: Phase, compiled: Any | None, room: float | None) -> float | None:
+        """The median of a compiled step's times; None if it does not fit."""
         if compiled is None:
-            return {"timed_rows": None, "step_seconds": None}
+            return None
         memory = self.memory(compiled)
         if memory is not None and room is not None and sum(memory.values()) > room:
-            return {"timed_rows": None, "step_seconds": None}
+            return None
         state = init_state(jax.random.key(0), self.model, self.tx, mesh=self.mesh)
         objective = jax.tree.map(lambda x: jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding), self.objective)
-        batches, taken = self.batches(phase._replace(batch=rows)), []
+        batches, taken = self.batches(phase), []
         for number in range(1 + _TIMED_STEPS):
             batch = batches.batch(number)
             started = time.monotonic()
             state, metrics = compiled(state, batch, jax.random.key(0), objective, *self.schedule_numbers())
             jax.block_until_ready(metrics)
             taken.append(time.monotonic() - started)
-        return {"timed_rows": rows, "step_seconds": statistics.median(taken[1:]) * phase.batch / rows}
+        return statistics.median(taken[1:])
 
     def _operations(self) -> float:
         peak = peak_flops(jax.devices()[0].device_kind)

@@ -51,7 +51,8 @@ def _time_line(facts: dict[str, Any]) -> str:
         return "unknown: a step does not fit into memory, so none was timed"
     parts = []
     for phase in facts["phases"]:
-        timed = "" if phase["timed_rows"] == phase["rows"] else f" (timed on {phase['timed_rows']} of its rows)"
+        few = phase["timed_rows"]
+        timed = "" if few == phase["rows"] else f" (from steps of {few:,} and {2 * few:,} of its rows)"
         sizes = f"{phase['rows']} x {phase['length']}{phase['settings']}{',' * bool(phase['settings'])}"
         parts.append(f"{phase['steps']:,} steps of {sizes} at {phase['step_seconds']:,.3g} s{timed}")
     line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from bert_jax.config import is_number
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
 from bert_jax.errors import UserError
-from bert_jax.training.mesh import divisors
+from bert_jax.training.mesh import BATCH_AXES, MeshConfig, divisors
 from train.run.config import as_given
 
 
@@ -130,12 +130,16 @@ def by_tokens(step: int, phases: Sequence[Phase]) -> int:
     return bisect.bisect_right(range(total + 1), tokens(total) * step / total, key=tokens) - 1
 
 
-def devices_that_fit(batch: int, pieces: int) -> int:
-    """The largest number up to `pieces` over which a batch can be split evenly."""
-    return max(number for number in divisors(batch) if number <= pieces)
+def devices_that_fit(batch: int, pieces: int, mesh: MeshConfig) -> int | None:
+    """The largest number up to `pieces` over which a batch can be split evenly on such a mesh; None: there is none.
+
+    Both are data x fsdp x zero: of these the mesh leaves one free at most.
+    """
+    fixed = math.prod(size for axis in BATCH_AXES if (size := getattr(mesh, axis)) != -1)
+    return max((number for number in divisors(batch) if number <= pieces and number % fixed == 0), default=None)
 
 
-def does_not_divide(batch: int, pieces: int, examples_a_row: float = 1) -> str:
+def does_not_divide(batch: int, pieces: int, mesh: MeshConfig, examples_a_row: float = 1) -> str:
     """What the user is told of a batch of so many rows that so many devices cannot share.
 
     `examples_a_row`: their mean number; of packed rows the user is told batches as phases have them, in examples.
@@ -144,12 +148,18 @@ def does_not_divide(batch: int, pieces: int, examples_a_row: float = 1) -> str:
     near = [round(rows * examples_a_row) for rows in (below, below + pieces) if rows]
     fits = [f"{size:,}" for size in near if rows_for(size, examples_a_row) % pieces == 0]
     examples = " examples" if examples_a_row != 1 else ""
-    batches = f", or a batch of {' or '.join(fits)}{examples}" if fits else ""
-    devices = devices_that_fit(batch, pieces)
+    batches = f"a batch of {' or '.join(fits)}{examples}" if fits else ""
+    sharing = f"groups of {mesh.tensor} devices" if mesh.tensor > 1 else "devices"
+    devices = devices_that_fit(batch, pieces, mesh)
+    if devices is None:
+        take = f", or take {batches}" if batches else " or the batch"
+        advice = f"no number of devices fits this mesh; change mesh.data, mesh.fsdp or mesh.zero{take}"
+    else:
+        advice = f"nearest that fit: {devices:,} {sharing}{f', or {batches}' if batches else ''}"
     larger = " (configs/bert_base_lamb.py is a recipe for large batches)" if pieces > batch else ""
     return (
-        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp x "
-        f"mesh.zero); nearest that fit: {devices:,} devices{batches}{larger}"
+        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} {sharing} (mesh.data x mesh.fsdp x "
+        f"mesh.zero); {advice}{larger}"
     )
 
 

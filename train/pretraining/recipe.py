@@ -408,7 +408,7 @@ class PretrainConfig(ShownConfig):
             UserError: the batch, or a device's part of it, cannot be split evenly; it names what can.
         """
         if batch % pieces:
-            raise UserError(does_not_divide(batch, pieces, dict(self.packed).get(length, 1)))
+            raise UserError(does_not_divide(batch, pieces, self.mesh, dict(self.packed).get(length, 1)))
         rows = batch // pieces
         parts = divisors(rows)
         if self.accumulation is not None:

@@ -23,6 +23,7 @@ SHARD_PLAN = "train/preparation/shard_plan.py"
 UNITS = "train/preparation/units.py"
 RANGES = "bert_jax/data/text/ranges.py"
 OF_KERNELS = "tests/train/planning/test_kernels.py"
+OF_PLAN = "tests/train/planning/test_plan.py"
 OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/ending/test_monitor.py"
@@ -719,10 +720,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/planning/estimate.py",
-        "collective.size * share * (2 if",
-        "collective.size * share * (1 if",
+        "size * share * (2 if",
+        "size * share * (1 if",
         "a plan's sums of gradients take half of their time",
         ("tests/train/planning/test_plan.py::test_exchanges_take_their_bytes_over_the_links",),
+    ),
+    Mutant(
+        "train/planning/estimate.py",
+        "inside = one.group // one.slices",
+        "inside = one.group",
+        "a plan's exchanges between slices take the time of the links within one",
+        (f"{OF_PLAN}::test_an_exchange_between_slices_goes_over_their_network_whatever_its_group",),
     ),
     Mutant(
         "train/planning/program.py",

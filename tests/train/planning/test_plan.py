@@ -291,8 +291,48 @@ def test_exchanges_take_their_bytes_over_the_links():
     assert gathered.low == pytest.approx(15 / 16 * size / 200e9)
     alone = estimate.exchange_time([waited._replace(group=1)], read_topology("v5e:4x4"))
     assert alone == (0, 0)
-    slices = estimate.exchange_time([waited._replace(group=32)], read_topology("2xv5e:4x4"))
-    assert slices.low > estimate.exchange_time([waited._replace(group=16)], read_topology("2xv5e:4x4")).low
+
+
+GRADIENTS = 1.36e9  # bytes of BERT-large's
+
+
+@pytest.mark.parametrize(
+    ("topology", "kind", "size", "group", "slices", "links", "network"),
+    [
+        # mesh.zero=8, mesh.fsdp=256 and mesh.zero=8: what a device has of the sums is added up over data.
+        ("2xv5e:2x4", "all-reduce", GRADIENTS / 8, 2, 2, 0, GRADIENTS / 8),
+        ("2xv5e:16x16", "all-reduce", GRADIENTS / 256, 2, 2, 0, GRADIENTS / 256),
+        ("2xv5e:16x16", "all-reduce", GRADIENTS / 8, 64, 2, 2 * 31 / 32 * GRADIENTS / 8, GRADIENTS / 8 / 32),
+        ("2xv5e:16x16", "all-reduce", GRADIENTS, 512, 2, 2 * 255 / 256 * GRADIENTS, GRADIENTS / 256),
+        ("4xv5e:4x4", "all-reduce", GRADIENTS, 64, 4, 2 * 15 / 16 * GRADIENTS, 2 * 3 / 4 * GRADIENTS / 16),
+        ("2xv5e:4x4", "reduce-scatter", GRADIENTS, 32, 2, 15 / 16 * GRADIENTS, 1 / 2 * GRADIENTS / 16),
+        ("4xv5e:4x4", "all-gather", GRADIENTS, 64, 4, 15 / 16 * GRADIENTS, 3 / 4 * GRADIENTS / 16),
+        ("2xv5e:4x4", "collective-permute", GRADIENTS, 2, 2, 0, GRADIENTS),
+        ("2xv5e:4x4", "all-reduce", GRADIENTS, 16, 1, 2 * 15 / 16 * GRADIENTS, 0),
+    ],
+)
+def test_an_exchange_between_slices_goes_over_their_network_whatever_its_group(
+    topology: str, kind: str, size: float, group: int, slices: int, links: float, network: float
+):
+    """Bytes that a chip sends, by hand; a v5e sends 200e9 a second over its links and 3.1e9 to other slices.
+
+    Within a slice all chips first sum what they have, each an equal share of it; then each sends its share over the
+    network, and last all gather the shares. A device alone in its slice sends all that it has.
+    """
+    found = estimate.exchange_time(
+        [Collective(kind, round(size), 1, False, False, group, (), slices)], read_topology(topology)
+    )
+    assert found.low == pytest.approx(links / 200e9 + network / 3.1e9) and found.high == pytest.approx(2 * found.low)
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_plan_knows_which_exchanges_leave_a_slice(recipe: str, capsys, monkeypatch):
+    """By hand: with zero=4 a device sums its quarter of each split gradient with the device of the other slice."""
+    monkeypatch.setattr(planner, "_slices_of", lambda mesh: [0] * 4 + [1] * 4)
+    (found,) = plans_of([recipe, "--topology", "cpu:8", "mesh.zero=4"], capsys)
+    groups = {one["group"]: one["slices"] for one in found["phases"][0]["collectives"]}
+    assert groups == {2: 2, 4: 1, 8: 2}
 
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler (libtpu) is not installed")

@@ -1,6 +1,6 @@
 """What is read off a compiled program, against programs whose exchanges and products are counted by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.model.heads import HEADS
 from bert_jax.training.mesh import MeshConfig, make_mesh
+from bert_jax.training.sharding import axes_of
 from tests.tiny import CONFIG, OPTIMIZER
-from train.planning.memory import TooBig, memory_of
+from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of, of_device
 from train.planning.planner import summed
 from train.planning.products import product_flops
 from train.planning.program import Collective, array_bytes, read_program
@@ -27,11 +28,13 @@ pytestmark = pytest.mark.eight_devices
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
 
 
-def collectives_of(function: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (8,)) -> list:
+def collectives_of(
+    function: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (8,), slices: Sequence[int] = ()
+) -> list:
     mesh = Mesh(np.array(jax.devices()).reshape(axes), ("x", "y")[: len(axes)])
     mapped = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return read_program(jax.jit(mapped).lower(*arrays).compile().as_text(), 8).collectives
+    return read_program(jax.jit(mapped).lower(*arrays).compile().as_text(), 8, slices=slices).collectives
 
 
 def scanned(x: jax.Array) -> jax.Array:
@@ -54,9 +57,33 @@ def test_a_collective_has_its_kind_bytes_and_place(function, kind: str, elements
     assert found == Collective(kind, 4 * elements, times, times > 1, False, group)
 
 
-def test_a_collective_over_one_of_two_axes_joins_the_devices_of_that_axis():
-    (found,) = collectives_of(lambda x: lax.psum(x, "x"), (24, 4), axes=(2, 4))
-    assert found.group == 2
+@pytest.mark.parametrize(("axis", "group", "slices"), [("x", 2, 2), ("y", 4, 1), (("x", "y"), 8, 2)])
+def test_a_collective_joins_the_devices_of_its_axes_and_their_slices(axis: Any, group: int, slices: int):
+    """Two slices, one for each place of the first axis: a sum over it crosses them, though its groups are small."""
+    (found,) = collectives_of(lambda x: lax.psum(x, axis), (24, 4), axes=(2, 4), slices=[0] * 4 + [1] * 4)
+    assert (found.group, found.slices) == (group, slices)
+
+
+@pytest.mark.parametrize(
+    ("groups", "group", "slices"),
+    [
+        ("replica_groups={}", 16, 4),
+        ("replica_groups={{0,4,8,12},{1,5,9,13},{2,6,10,14},{3,7,11,15}}", 4, 4),
+        ("replica_groups={{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}", 4, 1),
+        ("replica_groups=[2,8]<=[16]", 8, 2),
+        ("replica_groups=[4,4]<=[4,4]T(1,0)", 4, 4),
+        ("replica_groups=[8,2]<=[2,2,4]T(0,2,1)", 2, 2),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_1'}", 4, 1),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_0'}", 4, 4),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2,'axis_2'=4] {'axis_0','axis_2'}", 8, 2),
+        ("source_target_pairs={{0,1},{1,2},{2,3},{3,4}}", 2, 2),
+    ],
+)
+def test_who_takes_part_is_read_in_any_notation(groups: str, group: int, slices: int):
+    """Sixteen devices in slices of four; `[8,2]<=[2,2,4]T(0,2,1)` are the pairs {0,4}, {1,5}, ... {11,15}."""
+    text = f"ENTRY %main (x: f32[4]) -> f32[4] {{\n  ROOT %r = f32[4] all-reduce(%x), {groups}, to_apply=%sum\n}}\n"
+    (found,) = read_program(text, 16, slices=[place // 4 for place in range(16)]).collectives
+    assert (found.group, found.slices) == (group, slices)
 
 
 def test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory():
@@ -186,10 +213,9 @@ def test_a_product_hides_only_the_exchanges_whose_arrays_it_hands_on():
 
 
 def steps_of(mesh: MeshConfig | None = None, devices: int = 8, **fields: Any) -> Steps:
-    config = PretrainConfig(
-        model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(LENGTH, ROWS, 100),), mesh=mesh or MeshConfig(), **fields
-    )
-    return Steps(config, RandomData(CONFIG.vocab_size, "nsp"), make_mesh(config.mesh, jax.devices()[:devices]))
+    mesh, fields = mesh or MeshConfig(), {"model": CONFIG} | fields
+    config = PretrainConfig(optimizer=OPTIMIZER, phases=(Phase(LENGTH, ROWS, 100),), mesh=mesh, **fields)
+    return Steps(config, RandomData(config.model.vocab_size, "nsp"), make_mesh(config.mesh, jax.devices()[:devices]))
 
 
 @pytest.fixture(scope="module")
@@ -231,10 +257,70 @@ def test_the_parts_of_the_memory_add_up_to_what_the_compiler_counts(data_paralle
 
 def test_a_state_in_pieces_takes_its_share_of_a_device():
     whole, pieces = steps_of(devices=1), steps_of(MeshConfig(data=2, fsdp=4))
-    from train.planning.memory import of_device
-
     assert of_device(whole.state) == whole.state_bytes
     assert of_device(pieces.state) < 0.4 * whole.state_bytes  # all but biases, LayerNorms and small heads in four
+
+
+WIDE = CONFIG.replace(hidden_size=64, num_attention_heads=8, intermediate_size=256, vocab_size=64)
+TOKENS, LAYERS = 4 * LENGTH, CONFIG.num_hidden_layers  # of a device, which computes four rows
+
+
+def guess_for(mesh: MeshConfig | None = None, **fields: Any) -> tuple[MemoryParts, Steps]:
+    steps = steps_of(mesh, model=WIDE.replace(**fields))
+    return guessed_memory(steps, steps.config.phases[0], 4), steps
+
+
+def bytes_of(steps: Steps, *axes: str) -> list[int]:
+    """Bytes of the whole parameters that these axes split."""
+    leaves = jax.tree.leaves(steps.state.params)
+    return [
+        4 * one.size for one in leaves if set(axes) & {name for part in one.sharding.spec for name in axes_of(part)}
+    ]
+
+
+def test_the_rule_for_memory_counts_whole_gradients_and_what_is_gathered():
+    whole, _ = guess_for()
+    everything = whole.parameters
+    activations = TOKENS * LAYERS * (14.6 * 64 + 4 * 8 * LENGTH)
+    assert whole.temporaries == pytest.approx(everything + activations, abs=1)
+    for dtype, share in (("float32", 1), ("bfloat16", 1 / 2)):  # of the bytes of the stored parameters
+        zero, steps = guess_for(MeshConfig(zero=8), dtype=dtype)
+        gathered = share * sum(bytes_of(steps, "zero"))
+        assert zero.temporaries == pytest.approx(everything + gathered + activations, abs=1)
+        assert zero.parameters < everything / 4
+        fsdp, steps = guess_for(MeshConfig(fsdp=8), dtype=dtype)
+        one = 7 / 8 * max(bytes_of(steps, "fsdp"))  # besides its piece
+        assert fsdp.temporaries == pytest.approx(fsdp.parameters + one + gathered + activations, abs=1)
+    both, steps = guess_for(MeshConfig(fsdp=2, zero=4))
+    split = sum(bytes_of(steps, "fsdp", "zero"))
+    one = 1 / 2 * max(bytes_of(steps, "fsdp"))
+    expected = everything - split / 2 + one + split + activations
+    assert both.temporaries == pytest.approx(expected, abs=1)
+
+
+def test_the_rule_for_memory_splits_heads_and_columns_over_tensor():
+    for tensor in (2, 8):
+        found, _ = guess_for(MeshConfig(tensor=tensor))
+        kept = 8 * 64 + (6.6 * 64 + 4 * 8 * LENGTH) / tensor
+        assert found.temporaries == pytest.approx(found.parameters + TOKENS * LAYERS * kept, abs=1)
+    again, _ = guess_for(MeshConfig(tensor=8), remat="full")
+    assert again.temporaries == again.parameters + TOKENS * LAYERS * 2 * 64
+
+
+@pytest.mark.slow
+def test_the_rule_for_memory_goes_where_compiled_programs_go():
+    """From data to pieces of the state, and to fewer heads and columns on each device, which always has eight rows."""
+
+    def of(mesh: MeshConfig) -> tuple[int, int]:
+        steps = steps_of(mesh, model=WIDE.replace(max_position_embeddings=32, vocab_size=512))
+        phase = Phase(32, 64 // steps.mesh.shape["tensor"], 100)
+        return memory_of(steps.compile(phase, 1), steps, phase).temporaries, guessed_memory(steps, phase, 8).temporaries
+
+    data, zero, fsdp, tensor = map(of, (MeshConfig(), MeshConfig(zero=8), MeshConfig(fsdp=8), MeshConfig(tensor=4)))
+    for compiled_or_guessed in (0, 1):
+        assert zero[compiled_or_guessed] > data[compiled_or_guessed]
+        assert fsdp[compiled_or_guessed] > data[compiled_or_guessed]
+        assert tensor[compiled_or_guessed] < 0.7 * data[compiled_or_guessed]
 
 
 @pytest.mark.slow

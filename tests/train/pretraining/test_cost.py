@@ -190,6 +190,29 @@ def test_a_file_without_text_may_be_in_a_sample(tmp_path: Path, monkeypatch):
     assert (tmp_path / "sample.jsonl").stat().st_size >= 500
 
 
+@pytest.mark.parametrize(
+    ("clock", "expected"),
+    [
+        (lambda rows, parts: 5 + 2 * rows, 5 + 2 * 64),  # an update of 5 s, and 2 s for each row
+        (lambda rows, parts: 5 + 2 * rows / parts, 5 + 2 * 16),  # parts without a cost of their own
+        (lambda rows, parts: 4.0 if parts == 2 else 7.0, 7.0),  # a clock that was disturbed
+        (lambda rows, parts: 7.0 if parts == 1 else 99.0, 4 * 7.0),
+        (lambda rows, parts: None if parts == 2 else 7.0, None),  # two parts do not fit
+    ],
+)
+def test_a_step_in_parts_updates_once(clock: Any, expected: float | None, recipe: str, monkeypatch):
+    """A batch of 64 rows in four parts; what was timed are 16 rows in one part and 32 in two."""
+    words = {"data": "random", "phases": "((32, 64, 3),)", "accumulation": "4"}
+    plan = cost.TimedSteps(override(load_recipe(recipe, PretrainConfig), words), RandomData(50, "nsp"))
+    (phase,), timed = plan.config.phases, []
+    monkeypatch.setattr(cost, "_OPERATIONS", plan.flops(phase) / 4)
+    monkeypatch.setattr(plan, "compile_if_it_fits", lambda phase, parts: (phase.batch, parts))
+    monkeypatch.setattr(plan, "_seconds", lambda phase, compiled, room: timed.append(compiled) or clock(*compiled))
+    found = plan.timed_step(phase, "the whole step", None)
+    assert timed == [(16, 1), (32, 2)]
+    assert found == {"timed_rows": None if expected is None else 16, "step_seconds": expected}
+
+
 @pytest.mark.slow
 def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, capsys, monkeypatch):
     words = [recipe, f"data={data}", "phases=((32, 64, 3),)"]
@@ -197,7 +220,7 @@ def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, c
     assert phase["timed_rows"] == 64
     monkeypatch.setattr(cost, "_OPERATIONS", phase["flops_per_step"] / 4)
     (fewer,) = facts_of(words, capsys)["phases"]
-    assert fewer["timed_rows"] == 16
+    assert fewer["timed_rows"] == 16 and fewer["step_seconds"] > 0
     assert fewer["flops_per_step"] == phase["flops_per_step"]
 
 

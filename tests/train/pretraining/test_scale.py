@@ -1,6 +1,8 @@
 """Recipes on any number of devices: each keeps its batch, no device computes too much at a time, or a line says why not."""
 
 import json
+import math
+import re
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.training.mesh import make_mesh
+from bert_jax.training.mesh import MeshConfig, make_mesh, mesh_sizes
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.root import ROOT
 from tests.run_directory import records
@@ -92,6 +94,51 @@ def test_a_batch_that_does_not_fit_is_one_line_with_the_nearest_that_do(batch, p
     with pytest.raises(UserError, match=says) as error:
         config_of(Phase(128, batch, 9), **fields).parts_of(128, batch, pieces)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "pieces", "mesh", "says"),
+    [
+        # 24 has the divisors 1, 2, 3, 4, 6, 8, 12 and 24, of which none is a multiple of 16.
+        (24, 16, {"fsdp": 16}, r"16 devices .*; no number of devices fits this mesh; change .*, or take a batch of 16 or 32$"),
+        (24, 16, {"fsdp": 4}, r"nearest that fit: 12 devices, or a batch of 16 or 32$"),
+        (40, 32, {"fsdp": 2, "zero": 2}, r"nearest that fit: 20 devices, or a batch of 32 or 64$"),
+        (40, 32, {"data": 4, "zero": -1}, r"nearest that fit: 20 devices"),
+        (24, 16, {"data": 2, "fsdp": 8}, r"no number of devices fits this mesh"),
+        (24, 16, {"tensor": 4}, r"over 16 groups of 4 devices .* nearest that fit: 12 groups of 4 devices, or"),
+    ],
+)  # fmt: skip
+def test_the_number_of_devices_that_is_advised_is_one_that_the_mesh_takes(batch, pieces, mesh, says):
+    config = config_of(Phase(128, batch, 9), mesh=MeshConfig(**mesh))
+    with pytest.raises(UserError, match=says) as error:
+        config.parts_of(128, batch, pieces)
+    assert "\n" not in str(error.value)
+    for number in re.findall(r"nearest that fit: (\d+)", str(error.value)):
+        sizes = mesh_sizes(config.mesh, int(number) * config.mesh.tensor)
+        assert batch % math.prod(sizes[:3]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"),
+    [
+        (["mesh.fsdp=4"], ["-", "32 x 1", "16 x 1", "1 x 1", "at most 256"]),
+        (["mesh.fsdp=6", "--devices", "6,8,48"], None),  # no multiple of 6 divides 256
+        (["mesh.fsdp=4", "phases=((128,24,20000),)", "--devices", "4,16,18"], ["6 x 1", "at most 12", "-"]),
+        (["mesh.fsdp=16", "phases=((128,24,20000),)", "--devices", "16"], None),
+    ],
+)
+def test_a_number_of_devices_that_the_mesh_cannot_have_costs_one_cell(
+    words: list[str], cells: list[str] | None, capsys
+):
+    """The table is refused only where it would be empty."""
+    words = ["configs/bert_base.py", *words]
+    if cells is None:
+        with pytest.raises(UserError, match="no number of devices fits this mesh"):
+            scale.main(words)
+        return
+    assert scale.main(words) == EXIT_DONE
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line[2:-2].split(" | ")[4:] == cells
 
 
 def test_parts_said_outright_or_not_at_all_are_not_derived():
