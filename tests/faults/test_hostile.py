@@ -82,6 +82,7 @@ def test_the_page_states_the_bounds_that_the_readers_have():
     plain = {
         "files.DEEPEST_JSON": files.DEEPEST_JSON,
         "files.MOST_JSON_PARTS": files.MOST_JSON_PARTS,
+        "blimp.MOST_MEMBERS": blimp.MOST_MEMBERS,
         "config.MOST_PARAMETERS": config.MOST_PARAMETERS,
         "errors.LONGEST_QUOTE": errors.LONGEST_QUOTE,
         "errors.LONGEST_MESSAGE": errors.LONGEST_MESSAGE,
