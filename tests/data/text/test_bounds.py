@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from bert_jax import files
+from bert_jax.data.tasks import tables
 from bert_jax.data.text import corpus, lines
 from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.lines import read_lines
@@ -139,3 +141,19 @@ def test_an_archive_whose_mimetype_is_compressed_is_not_unpacked_to_learn_what_i
             find_sources([tmp_path / "a.txt"])
 
     assert peak_of(read) < 10 << 20
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "a.json.zst"])
+def test_of_a_json_file_beyond_its_bound_no_more_is_read(tmp_path, monkeypatch, name):
+    packed = {"json": bytes, "gz": gzip.compress, "zst": zstandard.compress}[name.rpartition(".")[2]]
+    (tmp_path / name).write_bytes(packed(b"[1,\n" + b"2,\n" * 9998 + b"3]"))
+    monkeypatch.setattr(tables, "LARGEST_JSON", 30_000)
+    monkeypatch.setattr(files, "LARGEST_JSON", 30_000)
+    assert len(tables.json_of_text(tmp_path / name)) == 10_000
+    read = []
+    monkeypatch.setattr(files, "LARGEST_JSON", 1 << 10)
+    monkeypatch.setattr(tables, "LARGEST_JSON", 1 << 10)
+    monkeypatch.setattr(tables, "read_lines", lambda path: (read.append(1) or line for line in read_lines(path)))
+    with pytest.raises(UserError, match=rf"{name}: not JSON \(longer than 0 MB\)"):
+        tables.json_of_text(tmp_path / name)
+    assert len(read) < 400
