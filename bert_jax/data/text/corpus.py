@@ -201,6 +201,9 @@ def _read_parquet(
             for field in fields:
                 if field not in names:
                     raise UserError(f"{path}: no column {field!r}; the file has {some_of(names)}")
+                # Before a row is read: a list, for one, may take a gigabyte for each of a few bytes.
+                if not _is_text(kind := file.schema_arrow.types[names.index(field)]):
+                    raise UserError(f"{path}: the column {field!r} holds {quoted(str(kind))}, expected text (string)")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
             _check_inflation(file.metadata, path)
             groups = range(source.start, file.num_row_groups if source.stop is None else source.stop)
@@ -214,6 +217,16 @@ def _read_parquet(
     except UnicodeDecodeError:
         named = f"column {fields[0]!r} has" if len(fields) == 1 else f"columns {', '.join(map(repr, fields))} have"
         raise UserError(f"{path}, after row {row}: the {named} text that is not UTF-8") from None
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of Arrow is text; also as a dictionary of texts, or with a name for what the text holds (JSON)."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    kind = getattr(kind, "storage_type", kind)
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def import_parquet(path: Path) -> None:

@@ -143,6 +143,30 @@ def test_an_archive_whose_mimetype_is_compressed_is_not_unpacked_to_learn_what_i
     assert peak_of(read) < 10 << 20
 
 
+@pytest.mark.parametrize("kind", ["list", "binary", "null"])
+def test_parquet_without_text_is_refused_before_a_row_is_read(tmp_path, monkeypatch, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 9], pyarrow.int32()), pyarrow.nulls(9, pyarrow.int8()))
+    column = {"list": lists, "binary": pyarrow.array([b"a"]), "null": pyarrow.nulls(1)}[kind]
+    parquet.write_table(pyarrow.table({"id": ["1"], "text": column}), tmp_path / "a.parquet")
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("rows were read"))
+    with pytest.raises(UserError, match=rf"a\.parquet: the column 'text' holds '{kind}.*', expected text \(string\)$"):
+        list(Corpus(find_sources([tmp_path / "a.parquet"])))
+
+
+def test_all_kinds_of_text_in_parquet_are_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    text = pyarrow.array(["One."])
+    kinds = [text.cast(kind) for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())]
+    for column in (*kinds, text.dictionary_encode(), text.cast(pyarrow.large_string()).dictionary_encode()):
+        parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+        assert list(Corpus(find_sources([tmp_path / "a.parquet"]))) == ["One."]
+
+
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz", "a.json.zst"])
 def test_of_a_json_file_beyond_its_bound_no_more_is_read(tmp_path, monkeypatch, name):
     packed = {"json": bytes, "gz": gzip.compress, "zst": zstandard.compress}[name.rpartition(".")[2]]

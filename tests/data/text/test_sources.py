@@ -208,7 +208,7 @@ def test_several_fields_are_paragraphs_of_one_document(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"body": ["One."], "n": [1], "title": ["A title"]}), path)
     assert list(Corpus(find_sources([path]), field="title,body")) == ["A title\nOne."]
-    with pytest.raises(UserError, match=r"a\.parquet, row 1: the field 'n' is a number"):
+    with pytest.raises(UserError, match=r"a\.parquet: the column 'n' holds 'int64', expected text"):
         list(Corpus(find_sources([path]), field="title,n"))
 
 
