@@ -1,7 +1,6 @@
 """Files -> documents -> sentences: plain text, Markdown, JSON lines and Parquet, compressed or not."""
 
 import itertools
-import json
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from bert_jax.data.text.markdown import markdown_lines
 from bert_jax.data.text.sources import PLAIN, CorpusFile
 from bert_jax.data.text.wrapped import unwrap
 from bert_jax.errors import UserError, quoted, some_of
+from bert_jax.files import parse_json
 
 MAX_DOCUMENT_CHARS = 8 << 20
 MOST_INFLATION, LARGEST_INFLATED = 100, 256 << 20
@@ -171,14 +171,7 @@ def _read_jsonl(
         if not line.strip():
             continue
         where = f"{source.path}, line {number}"
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{where}: not JSON ({error.msg} at column {error.colno}); expected one object per line"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON that can be read ({error})") from None
+        value = parse_json(line, where, "expected one object per line")
         if not isinstance(value, dict):
             raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {fields[0]!r}")
         for field in fields:

@@ -143,6 +143,21 @@ def test_an_archive_whose_mimetype_is_compressed_is_not_unpacked_to_learn_what_i
     assert peak_of(read) < 10 << 20
 
 
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 64 + "]" * 64 + "}", "nested too deeply"),
+        ("[" + "[], " * 150 + "[]]}", "153 lists and objects; at most 150 are read"),
+    ],
+)
+def test_a_json_line_beyond_the_bounds_of_json_is_refused(tmp_path, monkeypatch, rest, message):
+    monkeypatch.setattr(files, "MOST_JSON_PARTS", 10_000_000 if "deeply" in message else 150)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a"}) + '\n{"text": "a", "more": ' + rest + "\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 2: not JSON \({message}\); expected one object per line"):
+        list(Corpus(find_sources([tmp_path / "a.jsonl"])))
+
+
 @pytest.mark.parametrize("kind", ["list", "binary", "null"])
 def test_parquet_without_text_is_refused_before_a_row_is_read(tmp_path, monkeypatch, kind):
     pyarrow = pytest.importorskip("pyarrow")
