@@ -90,8 +90,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/files.py",
-        "        _check_nesting(value)\n        return value",
-        "        return value",
+        "if not level:",
+        "if True:",
         "deep nesting is read, and ends in a RecursionError elsewhere",
         ("tests/test_files.py::test_json_beyond_its_bounds_is_one_line",),
     ),
