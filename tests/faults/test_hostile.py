@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import config, errors, files
 from bert_jax.data.text import corpus, lines
+from bert_jax.data.tokenizer import growth
 from bert_jax.evaluation import blimp
 from bert_jax.formats import safetensors, weights
 from bert_jax.formats.torch import pickle
@@ -82,6 +83,8 @@ def test_the_page_states_the_bounds_that_the_readers_have():
     plain = {
         "files.DEEPEST_JSON": files.DEEPEST_JSON,
         "files.MOST_JSON_PARTS": files.MOST_JSON_PARTS,
+        "growth.MOST_GROWTH": growth.MOST_GROWTH,
+        "growth.MOST_STEPS": growth.MOST_STEPS,
         "blimp.MOST_MEMBERS": blimp.MOST_MEMBERS,
         "config.MOST_PARAMETERS": config.MOST_PARAMETERS,
         "errors.LONGEST_QUOTE": errors.LONGEST_QUOTE,
