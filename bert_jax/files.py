@@ -32,6 +32,7 @@ DEEPEST_JSON = 64
 """Levels of lists and objects in each other at most."""
 MOST_JSON_PARTS = 10_000_000
 """Lists and objects in a JSON text at most: each takes about 64 bytes of memory, and as few as 3 bytes of text."""
+_PARTS = (dict, list)
 _BLOCK_BYTES = 4 << 20
 # Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
 _PACKAGES = {"s3": ("s3fs", "s3")}
@@ -110,14 +111,16 @@ def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
     try:
         _check_size(len(text))
         text = text if isinstance(text, str) else text.decode("utf-8")
-        if (parts := text.count("[") + text.count("{")) > MOST_JSON_PARTS:
+        # A shorter text cannot have so many, and to count takes half as long as to parse.
+        if len(text) > MOST_JSON_PARTS and (parts := text.count("[") + text.count("{")) > MOST_JSON_PARTS:
             raise ValueError(f"{parts:,} lists and objects; at most {MOST_JSON_PARTS:,} are read")
         value = json.loads(text)
-        if parts > DEEPEST_JSON:
-            _check_nesting(value)
+        _check_nesting(value)
         return value
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        if isinstance(error, json.JSONDecodeError) and "\n" not in error.doc:  # `where` may name its line in a file
+            why = f"{error.msg} at column {error.colno}"
         what = f"{where}: not JSON ({why})"
         raise UserError(f"{what}; {hint}" if hint else what) from None
 
@@ -129,10 +132,10 @@ def _check_size(size: int) -> None:
 
 def _check_nesting(value: Any) -> None:
     """Raises RecursionError if lists and objects are in each other more than `DEEPEST_JSON` deep."""
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value] if isinstance(value, _PARTS) else []
     for _ in range(DEEPEST_JSON):
-        parts = (part for whole in level for part in (whole.values() if isinstance(whole, dict) else whole))
-        level = [part for part in parts if isinstance(part, dict | list)]
+        insides = [whole.values() if isinstance(whole, dict) else whole for whole in level]
+        level = [part for inside in insides for part in inside if isinstance(part, _PARTS)]
         if not level:
             return
     raise RecursionError

@@ -26,7 +26,11 @@ _PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
 _FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}  # one file spells it with a slash
 LARGEST_ARCHIVE = 256 << 20
 """Bytes of an archive at most, when it is unpacked; BLiMP's has 20 MB."""
-_END = bytes(1024)  # how a tar archive ends
+MOST_MEMBERS = 10_000
+"""Files, folders and headers in an archive at most."""
+_BLOCK = 512
+_END = bytes(2 * _BLOCK)  # how a tar archive ends
+_LARGEST_RECORDS = 64 << 10  # bytes of a header that has a long name, or what else is known of a file
 
 
 class PairSet(NamedTuple):
@@ -190,23 +194,61 @@ def _visible(folder: Path, pattern: str) -> list[Path]:
 def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
     plain = _unpacked(path)
     try:
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
-            members = [(Path(one.name), one) for one in archive if one.isreg() and not one.issparse()]
-            files = [(name, one) for name, one in members if name.suffix == ".jsonl" and name.name[0] != "."]
-            # An archive of BLiMP's repository also has results of models, in a folder further down.
-            nearest = min((len(name.parts) for name, _ in files), default=0)
-            for name, member in files:
-                if len(name.parts) == nearest:
-                    file = archive.extractfile(member)
-                    assert file is not None
-                    where = f"{path}, {member.name}"
-                    yield name.stem, where, _lines(file.readlines(), where)
-    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
-        if isinstance(error, UserError):
-            raise
+        members = [(Path(name), begin, end) for name, begin, end in _members(plain)]
+    except tarfile.TarError as error:
         raise UserError(f"{path}: neither a folder nor a complete tar archive ({error})") from None
+    files = [one for one in members if one[0].suffix == ".jsonl" and one[0].name[0] != "."]
+    # An archive of BLiMP's repository also has results of models, in a folder further down.
+    nearest = min((len(name.parts) for name, _, _ in files), default=0)
+    for name, begin, end in files:
+        if len(name.parts) == nearest:
+            where = f"{path}, {name}"
+            yield name.stem, where, _lines(io.BytesIO(plain[begin:end]), where)
     if not plain.endswith(_END):
         raise UserError(f"{path}: the archive is truncated; download it again")
+
+
+def _members(plain: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yields (name, where its content begins and ends) of each file in a tar archive; raises `tarfile.TarError`.
+
+    tarfile itself reads only the headers here: it follows a size below zero back to where it was, for ever, and
+    searches records of any length with a pattern that takes time with the square of it.
+    """
+    offset, long_name = 0, ""
+    for _ in range(MOST_MEMBERS):
+        header = plain[offset : offset + _BLOCK]
+        if not header.strip(b"\0"):
+            return
+        found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        is_file, describes_next = found.isreg(), found.type in _DESCRIBE_NEXT
+        has_content = is_file or describes_next or found.type not in tarfile.SUPPORTED_TYPES
+        begin = offset + _BLOCK
+        end = begin + (found.size if has_content else 0)
+        if not begin <= end <= len(plain):
+            raise tarfile.ReadError("unexpected end of data")
+        if describes_next:
+            if end - begin > _LARGEST_RECORDS:
+                raise tarfile.ReadError(f"a header of {end - begin:,} bytes; at most {_LARGEST_RECORDS:,} are read")
+            long_name = _name_in(found.type, plain[begin:end]) or long_name
+        else:
+            if is_file:
+                yield long_name or found.name, begin, end
+            long_name = ""
+        offset = end + -end % _BLOCK
+    raise tarfile.ReadError(f"more than {MOST_MEMBERS:,} members, BLiMP has 67")
+
+
+_DESCRIBE_NEXT = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+
+
+def _name_in(kind: bytes, records: bytes) -> str:
+    """The name that a header gives the next member; "" if it has none: it names a link, or says something else."""
+    if kind == tarfile.XHDTYPE:  # each record is its length, a blank, KEY=VALUE
+        found = (record.partition(b" ")[2] for record in records.split(b"\n"))
+        name = next((record.removeprefix(b"path=") for record in found if record.startswith(b"path=")), b"")
+    else:
+        name = records.partition(b"\0")[0] if kind == tarfile.GNUTYPE_LONGNAME else b""
+    return name.decode("utf-8", "surrogateescape")
 
 
 def _lines(lines: Iterable[bytes], where: str) -> Lines:

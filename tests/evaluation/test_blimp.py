@@ -268,6 +268,64 @@ def test_an_archive_that_is_cut_is_never_a_smaller_one(name, damage, message, da
         read_blimp(tmp_path / name)
 
 
+def member(name: str, content: bytes = b"", *, size: bytes | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A member of a tar archive whose header may give another size than its content has."""
+    found = tarfile.TarInfo(name)
+    found.size, found.type = len(content), kind
+    header = bytearray(found.tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = size or header[124:136]
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + content + bytes(-len(content) % 512)
+
+
+BACK = b"\xff" * 10 + (2**16 - 512).to_bytes(2, "big")  # 512 bytes back, to the header itself
+DIGITS = b"1" * (70 << 10)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (member("b.jsonl", size=BACK), b"", "unexpected end of data"),
+        (member("a.jsonl", GOOD), member("b.jsonl", size=BACK), "unexpected end of data"),
+        (member("a.jsonl", GOOD), member("x", size=BACK, kind=tarfile.XHDTYPE), "unexpected end of data"),
+        (member("a.jsonl", GOOD), member("b.jsonl", size=b"77777777777\0"), "unexpected end of data"),
+        (
+            member("x", DIGITS, kind=tarfile.XHDTYPE),
+            member("a.jsonl", GOOD),
+            "a header of 71,680 bytes; at most 65,536",
+        ),
+        (member("a.jsonl", GOOD), member("x") * 9, "more than 9 members, BLiMP has 67"),
+        (member("a.jsonl", GOOD), b"\1" * 512, "invalid header"),
+    ],
+)
+def test_an_archive_that_would_never_end_is_refused(first, second, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(blimp, "MOST_MEMBERS", 9)
+    (tmp_path / "b.tar").write_bytes(first + second + bytes(1024))
+    with pytest.raises(UserError, match=rf"b\.tar: neither a folder nor a complete tar archive \({message}"):
+        read_blimp(tmp_path / "b.tar")
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_names_of_all_lengths_and_links_are_read_as_tarfile_writes_them(format, tmp_path):
+    folder = "/".join(["a folder" if format == tarfile.USTAR_FORMAT else "폴더" * 20] * 3)
+    records = {} if format == tarfile.USTAR_FORMAT else {"comment": "a commit"}
+    headers = records if format == tarfile.PAX_FORMAT else None
+    with tarfile.open(tmp_path / "b.tar", "w", format=format, pax_headers=headers) as archive:
+        for name in ("x.jsonl", "link.jsonl", "y.jsonl", "deep/er.jsonl"):
+            one = tarfile.TarInfo(f"{folder}/{name}")
+            if name == "link.jsonl":
+                one.type, one.linkname = tarfile.LNKTYPE, f"{folder}/x.jsonl"
+            else:
+                one.size = len(GOOD)
+            archive.addfile(one, io.BytesIO(GOOD.replace(b', "UID": "x"', b"").ljust(len(GOOD))))
+    with tarfile.open(tmp_path / "b.tar") as archive:
+        files = [one.name for one in archive if one.isreg()]
+    plain = (tmp_path / "b.tar").read_bytes()
+    assert [name for name, _, _ in blimp._members(plain)] == files
+    assert [one.name for one in read_blimp(tmp_path / "b.tar")] == ["x", "y"]
+
+
 def test_a_sentence_that_cannot_be_scored_is_named(predict, tmp_path):
     rows = [{"sentence_good": "o", "sentence_bad": "hello"}, {"sentence_good": "o", "sentence_bad": "hello " * LONGEST}]
     (tmp_path / "mine.jsonl").write_bytes(jsonl(rows))

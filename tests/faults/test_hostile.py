@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import config, errors, files
 from bert_jax.data.text import corpus, lines
+from bert_jax.data.tokenizer import growth
 from bert_jax.evaluation import blimp
 from bert_jax.formats import safetensors, weights
 from bert_jax.formats.tensorflow import bundle
@@ -86,6 +87,9 @@ def test_the_page_states_the_bounds_that_the_readers_have():
         "bin.MOST_SHARING": bin.MOST_SHARING,
         "bundle.MOST_ENTRIES": bundle.MOST_ENTRIES,
         "bundle.LONGEST_NAME": bundle.LONGEST_NAME,
+        "growth.MOST_GROWTH": growth.MOST_GROWTH,
+        "growth.MOST_STEPS": growth.MOST_STEPS,
+        "blimp.MOST_MEMBERS": blimp.MOST_MEMBERS,
         "config.MOST_PARAMETERS": config.MOST_PARAMETERS,
         "errors.LONGEST_QUOTE": errors.LONGEST_QUOTE,
         "errors.LONGEST_MESSAGE": errors.LONGEST_MESSAGE,

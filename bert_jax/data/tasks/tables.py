@@ -1,6 +1,7 @@
 """Rows of a table, each with its line number: TSV without quoting (as GLUE's), CSV with quoting, JSON lines."""
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 from bert_jax.data.text.lines import MAX_LINE_BYTES, read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
-from bert_jax.files import parse_json
+from bert_jax.files import LARGEST_JSON, parse_json
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 ONE_PER_LINE = "a file with one JSON object per line is named .jsonl"
@@ -99,7 +100,13 @@ def json_of_text(path: Path, hint: str = "") -> Any:
 
 
 def _whole(path: Path) -> str:
-    return "\n".join(line for _, line in read_lines(path))
+    """The text of a file; of one that is longer than `parse_json` takes, only so much that it refuses it."""
+    text = io.StringIO()
+    for number, line in read_lines(path):
+        text.write(f"\n{line}" if number > 1 else line)
+        if text.tell() > LARGEST_JSON:
+            break
+    return text.getvalue()
 
 
 def _objects_of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

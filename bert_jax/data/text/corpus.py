@@ -1,7 +1,6 @@
 """Files -> documents -> sentences: plain text, Markdown, JSON lines and Parquet, compressed or not."""
 
 import itertools
-import json
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from bert_jax.data.text.markdown import markdown_lines
 from bert_jax.data.text.sources import PLAIN, CorpusFile
 from bert_jax.data.text.wrapped import unwrap
 from bert_jax.errors import UserError, quoted, some_of
+from bert_jax.files import parse_json
 
 MAX_DOCUMENT_CHARS = 8 << 20
 MOST_INFLATION, LARGEST_INFLATED = 100, 256 << 20
@@ -171,14 +171,7 @@ def _read_jsonl(
         if not line.strip():
             continue
         where = f"{source.path}, line {number}"
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{where}: not JSON ({error.msg} at column {error.colno}); expected one object per line"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON that can be read ({error})") from None
+        value = parse_json(line, where, "expected one object per line")
         if not isinstance(value, dict):
             raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {fields[0]!r}")
         for field in fields:
@@ -201,6 +194,9 @@ def _read_parquet(
             for field in fields:
                 if field not in names:
                     raise UserError(f"{path}: no column {field!r}; the file has {some_of(names)}")
+                # Before a row is read: a list, for one, may take a gigabyte for each of a few bytes.
+                if not _is_text(kind := file.schema_arrow.types[names.index(field)]):
+                    raise UserError(f"{path}: the column {field!r} holds {quoted(str(kind))}, expected text (string)")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
             _check_inflation(file.metadata, path)
             groups = range(source.start, file.num_row_groups if source.stop is None else source.stop)
@@ -214,6 +210,16 @@ def _read_parquet(
     except UnicodeDecodeError:
         named = f"column {fields[0]!r} has" if len(fields) == 1 else f"columns {', '.join(map(repr, fields))} have"
         raise UserError(f"{path}, after row {row}: the {named} text that is not UTF-8") from None
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of Arrow is text; also as a dictionary of texts, or with a name for what the text holds (JSON)."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    kind = getattr(kind, "storage_type", kind)
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def import_parquet(path: Path) -> None:

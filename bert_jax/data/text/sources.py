@@ -24,6 +24,7 @@ _BY_SUFFIX = {
 }
 
 _TABLES = (".csv", ".tsv")
+_LONGEST_TYPE = 100  # bytes of a media type in a ZIP archive
 _SEPARATORS = {",": b",", ";": b";", r"\t": b"\t"}  # as Python writes them, and their bytes
 
 
@@ -178,7 +179,7 @@ def _in_zip(path: Path) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            kind = _start_of(archive, "mimetype") if "mimetype" in names else ""
+            kind = _stored(archive, "mimetype") if "mimetype" in names else ""
     except Exception:  # zipfile raises many kinds; whatever is wrong with the archive, it is not text
         names, kind = [], ""
     if "epub" in kind:
@@ -190,9 +191,13 @@ def _in_zip(path: Path) -> tuple[str, str]:
     return "a ZIP archive", "unpack it: unzip '{name}'"
 
 
-def _start_of(archive: zipfile.ZipFile, name: str) -> str:
-    with archive.open(name) as member:
-        return member.read(100).decode(errors="replace")
+def _stored(archive: zipfile.ZipFile, name: str) -> str:
+    """The content of a short member that is not compressed, as EPUB and OpenDocument want their type; else ""."""
+    found = archive.getinfo(name)
+    # zipfile inflates all of a bzip2 or LZMA member before it cuts what was asked for.
+    if found.compress_type != zipfile.ZIP_STORED or found.file_size > _LONGEST_TYPE:
+        return ""
+    return archive.read(found).decode(errors="replace")
 
 
 def _starts(*heads: bytes) -> Callable[[bytes], bool]:

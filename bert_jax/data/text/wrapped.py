@@ -16,6 +16,8 @@ _LEAST_PAIRS, _LEAST_COLUMN, _WIDEST = 10, 30, 400
 _SLACK = 8
 # Copying and searching all of a paragraph at each of its lines would take time with the square of its length.
 _LONGEST_WORD = 1_000
+# What a block takes: characters, and what the lists say of each line. No book has a block of 4 million characters.
+_LARGEST_BLOCK, _OF_A_LINE = 8 << 20, 64
 
 _EAST_ASIAN = (
     "\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
@@ -28,7 +30,6 @@ _NO_SPACE = re.compile(
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD_CHARACTER = re.compile(r"\w")
 _WORD = re.compile(r"[^\W\d_]+(?:[-‐'’][^\W\d_]+)*")
-_LAST_WORD = re.compile(r"[^\W\d_]+(?:[-‐'’][^\W\d_]+)*(?=[-‐]$)")
 # Tabs, dot leaders, box drawing, and gaps that do not follow a full stop, where typists put two spaces.
 _TABLE = re.compile(r"\t|(?:\. ?){5,}|^\|.*\|$|^\+[-=]|\S {3,}\S|[^\s.!?:;,\"'”’)] {2}\S.*\S {2}\S")
 _ITEM = re.compile(r" *(?:([-*•·‣◦+])|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]) +\S")
@@ -114,7 +115,7 @@ def unwrap(lines: Iterable[str], is_boundary: Callable[[str], bool] = lambda _: 
 
     is_boundary: whether a line ends or starts a document; such a line stays alone.
 
-    It holds the sample and one block in memory.
+    It holds the sample and one block in memory. A block without end is cut between two lines.
     """
     lines = (line.rstrip() for line in lines)
     sample = _take(lines, SAMPLE_CHARS)
@@ -127,14 +128,16 @@ def unwrap(lines: Iterable[str], is_boundary: Callable[[str], bool] = lambda _: 
         elif kind:
             yield from group
         else:
-            yield from _paragraphs([_dedented(line, margin) for line in group], column, hyphens)
+            while block := _take(group, _LARGEST_BLOCK, _OF_A_LINE):
+                yield from _paragraphs([_dedented(line, margin) for line in block], column, hyphens)
 
 
-def _take(lines: Iterator[str], chars: int) -> list[str]:
+def _take(lines: Iterator[str], chars: int, of_a_line: int = 1) -> list[str]:
+    """The next lines, until they have `chars` characters; each counts for `of_a_line` more than it has."""
     taken = []
     for line in lines:
         taken.append(line)
-        chars -= len(line) + 1
+        chars -= len(line) + of_a_line
         if chars <= 0:
             break
     return taken
@@ -266,6 +269,14 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
             yield list(group)
 
 
+def _cut_word(line: str) -> str:
+    """The word before the hyphen that ends a line; "" if the line ends otherwise."""
+    if not line.endswith(("-", "‐")):
+        return ""
+    word = _WORD.match(line[::-1], 1)  # backwards: a search from each letter takes time with the square of their number
+    return word.group()[::-1] if word else ""
+
+
 def joined(a: str, b: str) -> str:
     """Two parts of a sentence on one line; between Chinese or Japanese characters without a space."""
     return a + b if _NO_SPACE.match(a[-1]) and _NO_SPACE.match(b[0]) else f"{a} {b}"
@@ -286,7 +297,7 @@ class _Hyphens:
         dashes = Counter[bool]()
         for line in sample:
             words = _WORD.findall(line.lower())
-            cut = line.endswith(("-", "‐")) and bool(_LAST_WORD.search(line))
+            cut = bool(_cut_word(line))
             if after_hyphen and words:
                 broken[-1] += (words.pop(0),)
             if cut and words:
@@ -310,9 +321,9 @@ class _Hyphens:
             return a[:-1] + b
         if a[-1].isalnum() and b[0].isascii() and b[0].isalnum():
             return f"{a} {b}"
-        left, right = a[-1] in "-‐" and _LAST_WORD.search(a), _WORD.match(b)
+        left, right = _cut_word(a), _WORD.match(b)
         if left and right:
-            return self._join_words(a, b, left.group(), right.group())
+            return self._join_words(a, b, left, right.group())
         if self._tight_dashes and (re.search(r"\w(?:--|—)$", a) or re.match(r"(?:--|—)\w", b)):
             return a + b
         if re.search(r"\w[-–]$", a) and b[0].isalnum() and not (right and right.group() in _DANGLING):

@@ -13,6 +13,7 @@ from tokenizers import models
 
 from bert_jax.config import is_int
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, XLM_ROBERTA, Family, family_of_json
+from bert_jax.data.tokenizer.growth import refuse_growth, refuse_table
 from bert_jax.data.tokenizer.ids import TokenizerParts
 from bert_jax.data.tokenizer.pipelines import (
     bert_backend,
@@ -250,6 +251,7 @@ def read_spiece(path: Path) -> SpieceModel:
     if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
         raise UserError(f"{path}: not a whole SentencePiece model ({len(proto.pieces)} pieces): cut short?")
     _check(path, proto)
+    refuse_table(proto.normalizer_spec.precompiled_charsmap, path)
     return SpieceModel(
         pieces=[(piece.piece, piece.score) for piece in proto.pieces],
         unk_id=proto.trainer_spec.unk_id,
@@ -333,12 +335,13 @@ def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokeniz
     """The pipeline of a tokenizer.json, without its padding and truncation; every stage is tried once.
 
     Raises:
-        UserError: not JSON, not a tokenizer, a stage that the library cannot run, two tokens with the same id, or added
-            tokens that do not get the ids that the file gives.
+        UserError: not JSON, not a tokenizer, a stage that the library cannot run or that makes texts much longer, two
+            tokens with the same id, or added tokens that do not get the ids that the file gives.
     """
     text = read_file(path)
     declared = parse_json(text, path)
     with library_errors(f"{path}: not a usable tokenizer file"):
+        refuse_growth(declared, path)  # before a text passes: added tokens are normalised as the library reads them
         backend = tokenizers.Tokenizer.from_str(text.decode())
         backend.no_padding()
         backend.no_truncation()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from bert_jax import files
+from bert_jax.data.tasks import tables
 from bert_jax.data.text import corpus, lines
 from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.lines import read_lines
@@ -129,7 +131,68 @@ def test_an_archive_whose_mimetype_inflates_is_named_as_an_archive(tmp_path):
     assert peak_of(read) < 10 << 20
 
 
-def test_a_json_line_that_is_nested_too_deeply_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a"}) + "\n" + '{"text": ' + "[" * 100_000 + "\n")
-    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not JSON"):
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_whose_mimetype_is_compressed_is_not_unpacked_to_learn_what_it_is(tmp_path, compression):
+    with zipfile.ZipFile(tmp_path / "a.txt", "w", compression) as file:
+        file.writestr("mimetype", b"application/epub+zip" + b"\0" * (50 << 20))
+
+    def read():
+        with pytest.raises(UserError, match="a ZIP archive, not text"):
+            find_sources([tmp_path / "a.txt"])
+
+    assert peak_of(read) < 10 << 20
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 64 + "]" * 64 + "}", "nested too deeply"),
+        ("[" + "[], " * 150 + "[]]}", "153 lists and objects; at most 150 are read"),
+    ],
+)
+def test_a_json_line_beyond_the_bounds_of_json_is_refused(tmp_path, monkeypatch, rest, message):
+    monkeypatch.setattr(files, "MOST_JSON_PARTS", 10_000_000 if "deeply" in message else 150)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a"}) + '\n{"text": "a", "more": ' + rest + "\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 2: not JSON \({message}\); expected one object per line"):
         list(Corpus(find_sources([tmp_path / "a.jsonl"])))
+
+
+@pytest.mark.parametrize("kind", ["list", "binary", "null"])
+def test_parquet_without_text_is_refused_before_a_row_is_read(tmp_path, monkeypatch, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 9], pyarrow.int32()), pyarrow.nulls(9, pyarrow.int8()))
+    column = {"list": lists, "binary": pyarrow.array([b"a"]), "null": pyarrow.nulls(1)}[kind]
+    parquet.write_table(pyarrow.table({"id": ["1"], "text": column}), tmp_path / "a.parquet")
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("rows were read"))
+    with pytest.raises(UserError, match=rf"a\.parquet: the column 'text' holds '{kind}.*', expected text \(string\)$"):
+        list(Corpus(find_sources([tmp_path / "a.parquet"])))
+
+
+def test_all_kinds_of_text_in_parquet_are_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    text = pyarrow.array(["One."])
+    kinds = [text.cast(kind) for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())]
+    for column in (*kinds, text.dictionary_encode(), text.cast(pyarrow.large_string()).dictionary_encode()):
+        parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+        assert list(Corpus(find_sources([tmp_path / "a.parquet"]))) == ["One."]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz", "a.json.zst"])
+def test_of_a_json_file_beyond_its_bound_no_more_is_read(tmp_path, monkeypatch, name):
+    packed = {"json": bytes, "gz": gzip.compress, "zst": zstandard.compress}[name.rpartition(".")[2]]
+    (tmp_path / name).write_bytes(packed(b"[1,\n" + b"2,\n" * 9998 + b"3]"))
+    monkeypatch.setattr(tables, "LARGEST_JSON", 30_000)
+    monkeypatch.setattr(files, "LARGEST_JSON", 30_000)
+    assert len(tables.json_of_text(tmp_path / name)) == 10_000
+    read = []
+    monkeypatch.setattr(files, "LARGEST_JSON", 1 << 10)
+    monkeypatch.setattr(tables, "LARGEST_JSON", 1 << 10)
+    monkeypatch.setattr(tables, "read_lines", lambda path: (read.append(1) or line for line in read_lines(path)))
+    with pytest.raises(UserError, match=rf"{name}: not JSON \(longer than 0 MB\)"):
+        tables.json_of_text(tmp_path / name)
+    assert len(read) < 400

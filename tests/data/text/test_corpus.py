@@ -145,7 +145,7 @@ def test_the_format_follows_the_suffix(tmp_path, name, format):
         ("a.jsonl", '{"text": null}', r"a\.jsonl, line 1: the field 'text' is null"),
         ("a.jsonl", '"a"', r"a\.jsonl, line 1: found text, expected an object"),
         ("a.jsonl", r'{"text": "ab\ud800"}', r"a\.jsonl, line 1: half of a surrogate pair \(\\ud800\) at character 3"),
-        ("a.jsonl", "[" * 100_000, r"a\.jsonl, line 1: not JSON that can be read"),
+        ("a.jsonl", "[" * 100_000, r"a\.jsonl, line 1: not JSON \(nested too deeply\)"),
         ("a.json", "{}", r"a\.json: one JSON object per line \(--format jsonl\)"),
         ("a.txt.gz", b"plain", r"a\.txt\.gz: named \.gz but not a gzip file"),
         ("a.gz", gzip.compress(b"line\n" * 9999, mtime=0)[:-30], r"a\.gz, after line \d+: the compressed file ends too early"),

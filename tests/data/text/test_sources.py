@@ -208,7 +208,7 @@ def test_several_fields_are_paragraphs_of_one_document(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"body": ["One."], "n": [1], "title": ["A title"]}), path)
     assert list(Corpus(find_sources([path]), field="title,body")) == ["A title\nOne."]
-    with pytest.raises(UserError, match=r"a\.parquet, row 1: the field 'n' is a number"):
+    with pytest.raises(UserError, match=r"a\.parquet: the column 'n' holds 'int64', expected text"):
         list(Corpus(find_sources([path]), field="title,n"))
 
 
@@ -285,8 +285,58 @@ def test_markdown_keeps_the_words_and_loses_the_markup(tmp_path, newline):
     ],
 )
 def test_a_long_markdown_file_is_not_cut_within_code(text, monkeypatch):
-    monkeypatch.setattr(markdown, "_PART_CHARS", 0)
+    monkeypatch.setattr(markdown, "_PART_CHARS", 12)
     assert [line for line in markdown.markdown_lines(text.split("\n")) if line] == ["Words.", "A heading"]
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "words"),
+    [
+        ([], "Some words.\n", 1000),  # without a heading
+        (["```"], "code\n", 0),  # without an end
+        ([], "Some words.", 1000),  # without a blank line
+        (["| a | b |", "|---|---|"], "| some | words |", 1000),
+    ],
+)
+def test_a_markdown_file_without_a_place_to_end_a_part_is_read_in_parts(before, line, words, monkeypatch):
+    monkeypatch.setattr(markdown, "_PART_CHARS", 500)
+    lines = [*before, *(line * 1000 if line.endswith("\n") else f"{line}\n" * 1000).split("\n")]
+    parts = list(markdown._parts(lines))
+    assert len(parts) > 5
+    assert max(len("\n".join(part)) for part in parts) < 1_100
+    text = " ".join(markdown.markdown_lines(lines))
+    assert text.count("words") == words
+    assert "code" not in text
+
+
+def test_a_markdown_file_in_parts_has_the_text_of_the_whole(monkeypatch):
+    lines = ("\n" + MARKDOWN.partition("---\n#")[2].replace("#", "") * 20).split("\n")
+    whole = [line for line in markdown.markdown_lines(lines) if line]
+    monkeypatch.setattr(markdown, "_PART_CHARS", len(MARKDOWN))
+    assert len(list(markdown._parts(lines))) > 9
+    assert [line for line in markdown.markdown_lines(lines) if line] == whole
+
+
+def test_cells_that_a_table_lacks_are_bounded_and_its_words_are_kept():
+    """Each row of one letter would have 180 cells: a megabyte of such tables takes ten gigabytes."""
+    table = ["|a" * 180, "|-" * 180, *["b"] * 360, ""]
+    found = list(markdown.markdown_lines(table * 20))
+    assert "".join(found).count("b") == 20 * 360
+    assert sum(map(len, found)) < 20 * 360 * 180 / 10
+    ragged = ["| a | b |", "|---|---|", "| c |", "| d | e |"]
+    assert [line.rstrip() for line in markdown.markdown_lines(ragged) if line] == ["a b", "c", "d e"]
+
+
+def test_a_line_of_backquotes_takes_time_in_proportion_to_its_length():  # with its square: an hour
+    assert "".join(markdown.markdown_lines(["`" * 500_000 + " `"])).startswith("`")
+
+
+def test_a_picture_within_a_very_long_line_is_left_out(monkeypatch):
+    monkeypatch.setattr(markdown, "_PART_CHARS", 1_000)
+    line = f"Before ![a lamp](data:image/png;base64,{'iVBOR/+' * 1_000}==) after."
+    assert "".join(markdown.markdown_lines([line])) == "Before  after."
+    words = "word " * 1_000
+    assert "".join(markdown.markdown_lines([words])).replace(" ", "") == words.replace(" ", "")
 
 
 def test_a_markdown_paragraph_takes_time_in_proportion_to_its_length(monkeypatch):

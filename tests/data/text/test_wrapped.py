@@ -3,15 +3,17 @@
 import itertools
 import json
 import random
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from bert_jax.data.text import wrapped as wrapping
 from bert_jax.data.text.corpus import Corpus, split_sentences
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.text.sources import find_sources
-from bert_jax.data.text.wrapped import _Hyphens, find_column, unwrap
+from bert_jax.data.text.wrapped import _cut_word, _Hyphens, find_column, unwrap
 
 # "·": where a hyphenating printer may cut the word.
 TEXT = """\
@@ -232,6 +234,38 @@ def test_a_paragraph_as_long_as_the_file_takes_time_in_proportion(monkeypatch):
     monkeypatch.setattr(_Hyphens, "join", lambda self, a, b: lengths.append(len(a)) or join(self, a, b))
     assert unwrapped("\n".join(wrapped(paragraph, 72))) == [paragraph]
     assert 1_000 < max(lengths) < 3_000 < len(paragraph) / 5
+
+
+@pytest.mark.parametrize("line", ["a" * 300_000 + "1-", "a-" * 150_000 + "1-", "a" * 300_000 + "-"])
+def test_a_word_as_long_as_the_file_takes_time_in_proportion(line):  # with its square: hours
+    assert list(unwrap([line, "b c"])) == [line, "b c"]
+    assert _Hyphens([]).join(line, "b c").replace("-", "").startswith("a" * 1000)
+
+
+def test_the_last_word_of_a_line_is_what_a_search_for_it_finds():
+    pattern = re.compile(r"[^\W\d_]+(?:[-‐'’][^\W\d_]+)*(?=[-‐]$)")
+    rng = random.Random(0)
+    for _ in range(20_000):
+        line = "".join(rng.choices("aé字1_-‐'’ .", k=rng.randrange(12)))
+        found = pattern.search(line)
+        assert _cut_word(line) == (found.group() if found else "")
+
+
+def test_a_block_without_end_is_read_a_part_at_a_time(monkeypatch):
+    monkeypatch.setattr(wrapping, "SAMPLE_CHARS", 300)
+    monkeypatch.setattr(wrapping, "_LARGEST_BLOCK", 6_600)
+    read = itertools.count()
+    lines = ("ab" for _ in itertools.takewhile(lambda number: number < 10_000, read))
+    assert next(unwrap(lines)) == "ab"
+    assert next(read) < 300
+
+
+def test_a_long_block_is_cut_between_lines_and_loses_nothing(monkeypatch):
+    paragraph = wrapped(" ".join(PARAGRAPHS[0].split() * 40), 72)
+    (whole,) = unwrap(paragraph)
+    monkeypatch.setattr(wrapping, "_LARGEST_BLOCK", 2_000)
+    parts = list(unwrap(paragraph))
+    assert len(parts) > 1 and " ".join(parts) == whole
 
 
 def test_running_heads_page_numbers_and_form_feeds_do_not_break_a_paragraph():

@@ -1,10 +1,12 @@
 """Damaged files of tokenizers: one clear line each."""
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 
+from bert_jax.data.tokenizer.growth import refuse_growth
 from bert_jax.data.tokenizer.pipelines import library_errors
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -144,6 +146,101 @@ def test_a_tokenizer_json_that_the_library_cannot_run(kind: str, changes: dict, 
         Tokenizer.load(write(tmp_path / "t", tokenizer__json=broken))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def replace(pattern: str, content: str, kind: str = "String") -> dict:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def in_turn(name: str, *steps: dict) -> dict:
+    return {"type": "Sequence", name: list(steps)}
+
+
+def charsmap(*texts: str) -> str:
+    """A table of replacements without a trie."""
+    return base64.b64encode(bytes(4) + b"".join(text.encode() + b"\0" for text in texts)).decode()
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+A = {"Sequence": {"id": "A", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"normalizer": in_turn("normalizers", *[replace("c", "c" * 10)] * 3)},
+            "1,000 times as long, at its step 'Rep",
+        ),
+        ({"normalizer": in_turn("normalizers", *[in_turn("normalizers", replace("c", "c" * 17))] * 2)}, "289 times"),
+        ({"normalizer": {"pattern": {"String": "c"}, "content": "c" * 999}}, "999 times as long"),  # without a type
+        ({"normalizer": replace("", "c" * 256)}, "257 times as long"),
+        ({"normalizer": replace("c*", "c" * 256, "Regex")}, "257 times as long"),
+        ({"normalizer": {"type": "Prepend", "prepend": "c" * 256}}, "257 times as long, at its step 'Prepend'"),
+        # Each of five letters becomes one sign, and that its five letters again.
+        ({"normalizer": in_turn("normalizers", *[replace("ア", "㌀"), {"type": "NFKD"}] * 4)}, "625 times as long"),
+        ({"normalizer": in_turn("normalizers", *[replace("Ａ", "Ａ" * 17)] * 2)}, "289 times as long"),
+        ({"pre_tokenizer": in_turn("pretokenizers", *[BYTES] * 6)}, "its pre_tokenizer may make a text 729 times"),
+        ({"normalizer": replace("c", "c" * 99), "pre_tokenizer": BYTES}, "its pre_tokenizer may make a text 297 times"),
+        ({"decoder": in_turn("decoders", *[replace("c", "c" * 17)] * 2)}, "its decoder may make a text 289 times"),
+        (
+            {"decoder": in_turn("decoders", *[{"type": "BPEDecoder", "suffix": ""}] * 9)},
+            "its decoder may make a text 512",
+        ),
+        (
+            {"normalizer": in_turn("normalizers", *[{"type": "Lowercase"}] * 65)},
+            "its normalizer has more than 64 steps",
+        ),
+        (
+            {"post_processor": {"type": "TemplateProcessing", "single": [A] * 65, "pair": [], "special_tokens": {}}},
+            "its post_processor has a list of 65 parts; expected at most 64",
+        ),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [A],
+                    "pair": [],
+                    "special_tokens": {"x": {"id": "x", "ids": [0] * 65, "tokens": ["x"] * 65}},
+                }
+            },
+            "a list of 65 parts",
+        ),
+    ],
+)
+def test_a_tokenizer_json_whose_rules_make_texts_much_longer(changes: dict, message: str, tmp_path: Path):
+    with pytest.raises(UserError, match=r"tokenizer\.json: its .*; expected at most \d+|64 steps$") as caught:
+        Tokenizer.load(write(tmp_path / "t", tokenizer__json=pipeline("BPE", tmp_path) | changes))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_table_of_replacements_that_makes_texts_much_longer(tmp_path: Path):
+    unigram = pipeline("Unigram", tmp_path)
+    for texts, growth in ((("c" * 17,), 289), (("c", "c" * 300), 300)):
+        steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap(*texts)}] * 2
+        broken = unigram | {"normalizer": in_turn("normalizers", *steps)}
+        with pytest.raises(UserError, match=rf"tokenizer\.json: its normalizer may make a text {growth} times as long"):
+            Tokenizer.load(write(tmp_path / "t", tokenizer__json=broken))
+    model = albert_spiece(precompiled_charsmap=base64.b64decode(charsmap("c" * 300)))
+    with pytest.raises(UserError, match=r"spiece\.model: its table of replacements may make a text 300 times as long"):
+        Tokenizer.load(write(tmp_path / "s", spiece__model=model))
+
+
+def test_rules_as_published_ones_are_taken(tmp_path: Path):
+    steps = [
+        {"type": "Precompiled", "precompiled_charsmap": charsmap("x" * 33)},  # as long as SentencePiece's own
+        replace("``", '"'),
+        replace("''", '"'),
+        *[replace(blanks, " ", "Regex") for blanks in (" {2,}", r"\s+", "[\u200b\n]", r"[\r\n]+")],
+        replace(" ", "▁"),
+        *[{"type": kind} for kind in ("NFKD", "StripAccents", "Lowercase", "NFC")],
+    ]
+    json_of = pipeline("Unigram", tmp_path)
+    refuse_growth(json_of | {"normalizer": in_turn("normalizers", *steps)}, tmp_path)
+    decoders = [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    refuse_growth(json_of | {"decoder": in_turn("decoders", *decoders)}, tmp_path)
+    prefixed = in_turn("normalizers", {"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
+    refuse_growth(json_of | {"normalizer": prefixed}, tmp_path)
 
 
 def test_a_tokenizer_json_that_ends_early_or_never_was_one(tmp_path: Path):

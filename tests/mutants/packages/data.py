@@ -90,8 +90,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/files.py",
-        "if parts > DEEPEST_JSON:",
-        "if False:",
+        "if not level:",
+        "if True:",
         "deep nesting is read, and ends in a RecursionError elsewhere",
         ("tests/test_files.py::test_json_beyond_its_bounds_is_one_line",),
     ),
