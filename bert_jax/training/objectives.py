@@ -42,7 +42,10 @@ class Objective(Protocol):
         ...
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        """The sums, float32 scalars. `apply(**options)` applies the model to the batch's inputs, with dropout."""
+        """The sums, float32 scalars. `apply(**options)` applies the model to the batch's inputs, with dropout.
+
+        On a mesh whose tensor axis does not divide the vocabulary, masked-LM logits are padded with -inf.
+        """
         ...
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:

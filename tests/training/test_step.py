@@ -355,4 +355,20 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
 @pytest.mark.slow
 def test_the_guides_code_runs(monkeypatch):
     monkeypatch.setattr(sharding, "PARTITION_TABLE", sharding.PARTITION_TABLE)  # to which the guide adds a row
-    run_blocks(blocks_of("docs/training.md", "python"))
+    names = run_blocks(blocks_of("docs/training.md", "python"))
+
+    # The objective on logits as a mesh pads them, against optax on those of the vocabulary.
+    rng, labels = np.random.default_rng(0), np.array([[0, 4, 2]])
+    batch = {"mlm_positions": labels, "mlm_labels": labels, "mlm_weights": np.array([[1.0, 0.5, 0.0]], np.float32)}
+
+    def padded(logits_BPV):
+        logits_BPV = jnp.pad(logits_BPV, ((0, 0), (0, 0), (0, 3)), constant_values=-jnp.inf)
+        return names["objective"].sums(lambda **_: PreTrainingOutput(logits_BPV), batch)["loss"]
+
+    def expected(logits_BPV):
+        losses_BP = optax.softmax_cross_entropy(logits_BPV, optax.smooth_labels(jax.nn.one_hot(labels, 5), 0.1))
+        return (losses_BP * batch["mlm_weights"]).sum()
+
+    logits_BPV = jnp.asarray(rng.normal(size=(1, 3, 5)), jnp.float32)
+    found, wanted = (jax.value_and_grad(loss)(logits_BPV) for loss in (padded, expected))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, wanted)
