@@ -190,7 +190,7 @@ class AnswerSpan(_MeanLoss):
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         output, weights = apply(), batch["weights"]
-        loss_sum, right = jnp.zeros(()), jnp.ones(weights.shape, bool)
+        loss_sum, right = jnp.zeros((), jnp.float32), jnp.ones(weights.shape, bool)
         for logits, positions in (
             (output.start_logits, batch["start_positions"]),
             (output.end_logits, batch["end_positions"]),
