@@ -52,17 +52,16 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     return rate
 
 
-def with_rates(
-    tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
-) -> optax.GradientTransformationExtraArgs:
+def with_rates(tx: optax.GradientTransformation, rate: Callable[[str], float]) -> optax.GradientTransformationExtraArgs:
     """`tx` with each parameter's update multiplied by `rate(path)`; clipping ignores the gradients of frozen ones.
 
     Its `init` and `update` raise UserError if `tx` averages the weights: `make_optimizer(..., rates=rate)` does both.
     """
+    inner = optax.with_extra_args_support(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         unfrozen = _times(lambda path: float(rate(path) > 0), updates)
-        updates, state = tx.update(unfrozen, _without_average(state), params, **extra)
+        updates, state = inner.update(unfrozen, _without_average(state), params, **extra)
         return _times(rate, updates), state
 
     return optax.GradientTransformationExtraArgs(lambda params: _without_average(tx.init(params)), update)

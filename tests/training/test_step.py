@@ -17,6 +17,7 @@ from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import DropoutKey, dropout
 from bert_jax.training import sharding
 from bert_jax.training import step as steps
+from bert_jax.training.layer_rates import with_rates
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -222,6 +223,24 @@ def test_parts_that_are_not_equal_are_refused():
     batch = tiny.pretraining_batch()
     with pytest.raises(UserError, match="has next_sentence_labels; the name here is next_sentence_label"):
         toy_step(batch | {"next_sentence_labels": batch["next_sentence_label"]})
+
+
+@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: with_rates(tx, lambda path: 1.0)], ids=["bare", "rates"])
+@pytest.mark.parametrize("tx", [optax.scale(-0.1), optax.scale_by_adam(), optax.sgd(0.1), TX], ids=range(4))
+def test_any_transformation_of_optax_takes_the_place_of_ours(tx, around):
+    used = around(tx)
+    state = jax.eval_shape(partial(init_state, model=Toy(), tx=used), KEY)
+    step = partial(train_step, model=Toy(), tx=used, schedule=SCHEDULE)
+    after, _ = jax.eval_shape(step, state, tiny.pretraining_batch(), KEY)
+    assert jax.tree.structure(after.opt_state) == jax.tree.structure(state.opt_state)
+
+
+def test_the_steps_of_optax_reach_ours_with_their_number():
+    several = optax.MultiSteps(TX, 2)
+    state = jax.eval_shape(lambda: toy_state().replace(opt_state=several.init(toy_state().params)))
+    jax.eval_shape(
+        partial(train_step, model=Toy(), tx=several, schedule=SCHEDULE), state, tiny.pretraining_batch(), KEY
+    )
 
 
 def test_numbers_of_the_schedule_come_after_an_objective():
