@@ -115,6 +115,7 @@ class FeedForward(nn.Module):
             raise UserError(f"input of length {length}: expected a multiple of chunk_size_feed_forward={chunk}")
         scan = nn.scan(
             lambda module, carry, x: (carry, module._dense(x)),
+            variable_axes={"intermediates": 1},
             variable_broadcast="params",
             split_rngs={"params": False},
             in_axes=1,
