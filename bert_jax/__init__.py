@@ -112,7 +112,9 @@ def __getattr__(name: str):
     if name == "__version__":
         return version("bert-jax")
     if ours := _ELSEWHERE.get("AutoModel" if name.startswith("AutoModelFor") else name):
-        raise ImportError(f"bert_jax has no {name}; here it is {ours}")  # `from` would hide an AttributeError's message
+        # `from bert_jax import` would hide an AttributeError's message, and `hasattr` lets no other error pass.
+        imported = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
+        raise (ImportError if imported else AttributeError)(f"bert_jax has no {name}; here it is {ours}")
     if name not in _HOME:
         raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
     return getattr(import_module(f"bert_jax.{_HOME[name]}"), name)

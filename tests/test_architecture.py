@@ -153,6 +153,9 @@ def test_every_public_name_can_be_imported():
         exec("from bert_jax import AutoTokenizer")
     with pytest.raises(ImportError, match=r"no AutoModelForMaskedLM; here it is load\(SOURCE\)"):
         exec("from bert_jax import AutoModelForMaskedLM")
+    assert not hasattr(bert_jax, "AutoModel") and getattr(bert_jax, "Trainer", None) is None
+    with pytest.raises(AttributeError, match=r"bert_jax has no Trainer; here it is python -m train\.finetune"):
+        _ = bert_jax.Trainer  # type: ignore[attr-defined]
     for name in bert_jax.__all__:
         assert getattr(bert_jax, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Brt'"):

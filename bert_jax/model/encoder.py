@@ -115,6 +115,7 @@ class FeedForward(nn.Module):
             raise UserError(f"input of length {length}: expected a multiple of chunk_size_feed_forward={chunk}")
         scan = nn.scan(
             lambda module, carry, x: (carry, module._dense(x)),
+            variable_axes={"intermediates": 1},
             variable_broadcast="params",
             split_rngs={"params": False},
             in_axes=1,
@@ -246,7 +247,7 @@ class Pooler(Dense):
 
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row; a position outside the row gives NaN."""
-    _check_is_array("positions", positions_BP)
+    check_is_array("positions", positions_BP)
     if not jnp.issubdtype(positions_BP.dtype, jnp.integer):  # a mask [B, L] would be read as positions 0 and 1
         raise UserError(f"positions are {positions_BP.dtype}; expected integers [B, P], such as jnp.nonzero gives")
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
@@ -336,6 +337,8 @@ class Bert(nn.Module):
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
         _check_shapes(inputs, attention_mask, token_type_ids, position_ids, sequence_ids)
+        of_encoder = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        check_are_arrays(of_encoder)
         rows, length = inputs.shape[:2]
         mask, memory, cache = attention_inputs(
             config, rows, length, attention_mask, sequence_ids, encoder_hidden_states, encoder_attention_mask, cache
@@ -378,11 +381,17 @@ def _all_of(values: Iterable[Any]) -> tuple[Any, ...] | None:
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """Stacks `{"layer_0": tree, "layer_1": tree, …}` to one tree of arrays with a leading axis N, to scan or vmap."""
+    """Stacks `{"layer_0": tree, "layer_1": tree, …}` to one tree of arrays with a leading axis N, to scan or vmap.
+
+    Raises UserError if there are no layers, or if they have other shapes, as where heads were pruned.
+    """
     count = sum(name.startswith("layer_") for name in encoder_params)
     if not count:
         raise UserError(f"expected the subtree of the layers, layer_0 and so on; found {', '.join(encoder_params)}")
     layers = [encoder_params[f"layer_{i}"] for i in range(count)]
+    shapes = [jax.tree.map(jnp.shape, layer) for layer in layers]
+    if others := [i for i in range(count) if shapes[i] != shapes[0]]:
+        raise UserError(f"layer_{others[0]} has other shapes than layer_0, as after pruning; expected equal layers")
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
@@ -394,12 +403,12 @@ def unstack_layers(stacked: dict[str, Any]) -> dict[str, Any]:
 
 def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Array | None) -> Array:
     if input_ids is not None and inputs_embeds is None:
-        _check_is_array("input_ids", input_ids)
+        check_is_array("input_ids", input_ids)
         if input_ids.ndim != 2 or not jnp.issubdtype(input_ids.dtype, jnp.integer):
             raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
         return input_ids
     if inputs_embeds is not None and input_ids is None:
-        _check_is_array("inputs_embeds", inputs_embeds)
+        check_is_array("inputs_embeds", inputs_embeds)
         if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.embedding_width:
             width = config.embedding_width
             raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {width}]")
@@ -426,7 +435,7 @@ def _check_shapes(
     for name, (array, shapes) in allowed.items():
         if array is None:
             continue
-        _check_is_array(name, array)
+        check_is_array(name, array)
         if array.shape not in shapes:
             expected = " or ".join(map(str, shapes))
             raise UserError(f"{name} has shape {array.shape}, the input {inputs.shape}; expected {expected}")
@@ -434,7 +443,15 @@ def _check_shapes(
             raise UserError(f"{name} is {array.dtype}; expected integers")
 
 
-def _check_is_array(name: str, array: Any) -> None:
+def check_are_arrays(inputs: dict[str, Any]) -> None:
+    """Raises UserError, naming the first, if inputs that are not None are no arrays."""
+    for name, array in inputs.items():
+        if array is not None:
+            check_is_array(name, array)
+
+
+def check_is_array(name: str, array: Any) -> None:
+    """Raises UserError if it is no array."""
     if not isinstance(array, jax.Array | np.ndarray):
         raise UserError(f"{name} is a {type(array).__name__}; expected an array: jnp.asarray({name})")
 
@@ -442,7 +459,7 @@ def _check_is_array(name: str, array: Any) -> None:
 def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:
     if head_mask is None:
         return None
-    _check_is_array("head_mask", head_mask)
+    check_is_array("head_mask", head_mask)
     full = (len(config.layer_order), config.num_attention_heads)
     if head_mask.shape not in (full, full[1:]):
         raise UserError(f"head_mask has shape {head_mask.shape}; expected {full[1:]} or {full}")

@@ -36,8 +36,8 @@ def fused_cross_entropy(
     It supports first derivatives in reverse mode only: for `jax.jvp` and second derivatives use `cross_entropy`.
 
     Args:
-        undecoded: the output of a masked-LM head, with vectors [..., E]. Classes whose logits are -inf, such as the
-            padding of a vocabulary, have probability 0.
+        undecoded: the output of a masked-LM head, with vectors [..., E]; each array of any float type. Classes whose
+            logits are -inf, such as the padding of a vocabulary, have probability 0.
         labels: integer [...]; -100 is ignored, whatever its weight. Any other that is no class makes the loss NaN.
         weights: float [...]; None means ones.
         rows_at_once: the number of vectors in a chunk.
@@ -61,8 +61,8 @@ def fused_cross_entropy(
         sums: Any = _sums(
             _Options(jnp.dtype(undecoded.dtype), logits_at_once),
             _in_chunks(x_NE, rows_at_once),
-            undecoded.table,
-            undecoded.bias,
+            undecoded.table.astype(jnp.float32),  # as the gradients of `_sums` are, which this turns back
+            undecoded.bias.astype(jnp.float32),
             _in_chunks(labels_N, rows_at_once),
             _in_chunks(weights.ravel(), rows_at_once),
         )

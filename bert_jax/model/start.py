@@ -20,6 +20,7 @@ from jax import Array
 from bert_jax.config import BertConfig, is_number, take_python_numbers
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
+from bert_jax.tree import encoder_of
 
 NARROWEST = 16
 """The least size of a head that can tell a distance from its neighbours: 8 frequencies."""
@@ -115,12 +116,13 @@ def draw(key: Array, model: nn.Module, start: StartConfig, counts: np.ndarray | 
 
     Args:
         key: for what is random; with the published start `model.init(key, ...)` draws the same.
-        model: with a masked-LM head, if the output bias is "unigram".
+        model: any, also a bare `Bert`; with a masked-LM head, if the output bias is "unigram".
         start: how to draw.
         counts: integers [V] or fewer, how often each token occurs; only for the output bias "unigram".
 
     Raises:
-        UserError: as `check_start`, or there are no counts.
+        UserError: as `check_start`; or the output bias is "unigram", and the model has no such head, or there are no
+            counts, or more than V.
     """
     config: BertConfig = model.config
     check_start(start, config)
@@ -130,19 +132,24 @@ def draw(key: Array, model: nn.Module, start: StartConfig, counts: np.ndarray | 
     drawn = model.clone(config=config.replace(initializer_range=deviation))
     params = drawn.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
     params = jax.tree.map(lambda leaf: leaf, params)  # dicts of its own, to change
+    encoder: Any = encoder_of(params)
     if start.positions == "fourier":
-        embeddings = params["bert"]["embeddings"]
+        embeddings = encoder["embeddings"]
         table = fourier_positions(config, _TRUNCATED * deviation)
         words = embeddings["word_embeddings"]
         embeddings["position_embeddings"] = jnp.asarray(table)
         embeddings["word_embeddings"] = words.at[:, : config.head_dim].multiply(_TOKEN_SHARE)
     for layer, *sought in start.heads:
-        attention = params["bert"]["encoder"][f"layer_{layer}"]["attention"]
+        attention = encoder["encoder"][f"layer_{layer}"]["attention"]
         for name, wired in zip(("query", "key"), _query_and_key(config, sought), strict=True):
             kernel = attention[name]["kernel"]
             kernel = kernel.at[:, : wired.shape[1]].add((wired * start.gain).astype(np.float32))
             attention[name] = attention[name] | {"kernel": kernel}
     if counts is not None and start.output_bias == "unigram":
+        if "mlm_head" not in params:
+            raise UserError("start.output_bias: found unigram for a model without a masked-LM head; say zeros")
+        if len(counts) > config.vocab_size:
+            raise UserError(f"counts: found {len(counts)}; expected at most one for each of {config.vocab_size} tokens")
         whole = np.zeros(config.vocab_size, np.float64)
         whole[: len(counts)] = counts
         params["mlm_head"]["bias"] = jnp.asarray(log_frequencies(whole))

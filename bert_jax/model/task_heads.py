@@ -14,7 +14,7 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.encoder import Bert, BertOutput, identity, tuple_on_request
+from bert_jax.model.encoder import Bert, BertOutput, check_are_arrays, identity, tuple_on_request
 from bert_jax.model.layers import Activation, Dense, DropoutKey, activate, dropout
 
 
@@ -105,6 +105,8 @@ class BertForMultipleChoice(nn.Module):
         deterministic: bool = True,
         **options: Any,
     ) -> ClassifierOutput:
+        arrays = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        check_are_arrays(arrays | {"position_ids": position_ids, "inputs_embeds": inputs_embeds})
         if self.is_initializing() and input_ids is not None and input_ids.ndim == 2:
             input_ids = input_ids[:, None]  # so that ids [B, L] initialise every head, this one too
         choices = _number_of_choices(input_ids, inputs_embeds)

@@ -90,7 +90,8 @@ def schedule_free(b1: float, rate: Callable[[dict[str, Any]], jax.Array]) -> opt
 
     def init(params: Any) -> ScheduleFreeState:
         moved, mean = (jax.tree.map(lambda p: jnp.array(p, jnp.float32), params) for _ in range(2))
-        return ScheduleFreeState(jnp.zeros([]), jnp.zeros([]), moved, mean)
+        zero = jnp.zeros([], jnp.float32)
+        return ScheduleFreeState(zero, zero, moved, mean)
 
     def update(updates: Any, state: ScheduleFreeState, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         largest = jnp.maximum(state.largest_rate, rate(extra))

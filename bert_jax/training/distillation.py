@@ -134,7 +134,7 @@ def distillation_sums(
     learnt = batch["mlm_weights"] if config.restrict_ce_to_mask else attended_BL
     predicted = logits if config.restrict_ce_to_mask else gather_positions(logits, batch["mlm_positions"])
     sums = pretraining_sums(PreTrainingOutput(predicted), batch)
-    cosine_sum = jnp.zeros(())
+    cosine_sum = jnp.zeros((), jnp.float32)
     if student.hidden_states and teacher.hidden_states:
         distance_BL = cosine_distance(student.hidden_states[-1], teacher.hidden_states[-1])
         cosine_sum = (attended_BL * distance_BL).sum()

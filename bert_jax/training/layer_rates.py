@@ -9,6 +9,7 @@ import optax
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.runtime.remember import remember
+from bert_jax.training.average import AverageState, ScheduleFreeState
 from bert_jax.training.sharding import path_string
 
 _OF_AN_ENCODER = ("embeddings", "encoder", "pooler")  # the top of the tree of a bare `Bert`
@@ -51,20 +52,39 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     return rate
 
 
-def with_rates(
-    tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
-) -> optax.GradientTransformationExtraArgs:
-    """`tx` with each parameter's update multiplied by `rate(path)`; clipping ignores the gradients of frozen ones."""
+def with_rates(tx: optax.GradientTransformation, rate: Callable[[str], float]) -> optax.GradientTransformationExtraArgs:
+    """`tx` with each parameter's update multiplied by `rate(path)`; clipping ignores the gradients of frozen ones.
 
-    def times(factor: Callable[[str], float], updates: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
+    Its `init` and `update` raise UserError if `tx` averages the weights: `make_optimizer(..., rates=rate)` does both.
+    """
+    inner = optax.with_extra_args_support(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        unfrozen = times(lambda path: float(rate(path) > 0), updates)
-        updates, state = tx.update(unfrozen, state, params, **extra)
-        return times(rate, updates), state
+        unfrozen = _times(lambda path: float(rate(path) > 0), updates)
+        updates, state = inner.update(unfrozen, _without_average(state), params, **extra)
+        return _times(rate, updates), state
 
-    return optax.GradientTransformationExtraArgs(tx.init, update)
+    return optax.GradientTransformationExtraArgs(lambda params: _without_average(tx.init(params)), update)
+
+
+def scale_by_rates(rate: Callable[[str], float]) -> optax.GradientTransformation:
+    """Multiplies each parameter's update by `rate(path)`: a link of a chain, without a state."""
+    return optax.stateless(lambda updates, params: _times(rate, updates))
+
+
+def _times(factor: Callable[[str], float], updates: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
+
+
+def _without_average(state: Any) -> Any:
+    """`state`, if it has no average: that would be of weights that the updates reach without the rates."""
+    averages = AverageState | ScheduleFreeState
+    if any(isinstance(found, averages) for found in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, averages))):
+        raise UserError(
+            "with_rates: found an optimizer that averages the weights; expected make_optimizer(..., rates=...), whose "
+            "average has the rates too"
+        )
+    return state
 
 
 def _frozen_layers(freeze: str | None, count: int) -> int:

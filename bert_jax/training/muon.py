@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from bert_jax.errors import UserError
 from bert_jax.training.sharding import path_string
 
 ProductType = Literal["float32", "bfloat16"]
@@ -24,15 +25,18 @@ class MuonState(NamedTuple):
 def is_hidden_matrix(path: str) -> bool:
     """Whether Muon updates the parameter at `path`: the matrices between embeddings and output.
 
-    Those are the kernels of the layers, of ALBERT's projection, of the pooler and of the masked-LM transform.
-    Embeddings and output layers get AdamW, as the author of Muon advises.
+    Those are the kernels of the layers, of ALBERT's projection, of the pooler and of the masked-LM transform, also in
+    the tree of a bare `Bert`. Embeddings and output layers get AdamW, as the author of Muon advises.
     """
-    return path.endswith("/kernel") and path.startswith(("bert/", "mlm_head/transform/"))
+    return path.endswith("/kernel") and path.startswith(("bert/", "encoder/", "pooler/", "mlm_head/transform/"))
 
 
 def hidden_matrices(params: Any) -> Any:
-    """A tree like `params` whose leaves are `is_hidden_matrix(path)` (bool)."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: is_hidden_matrix(path_string(path)), params)
+    """A tree like `params` whose leaves are `is_hidden_matrix(path)` (bool). Raises UserError if all are False."""
+    found = jax.tree_util.tree_map_with_path(lambda path, _: is_hidden_matrix(path_string(path)), params)
+    if not any(jax.tree.leaves(found)):
+        raise UserError("optimizer.name is 'muon': found no matrix for it; expected the tree of a Bert, or under bert")
+    return found
 
 
 def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.GradientTransformation:

@@ -42,7 +42,10 @@ class Objective(Protocol):
         ...
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        """The sums, float32 scalars. `apply(**options)` applies the model to the batch's inputs, with dropout."""
+        """The sums, float32 scalars. `apply(**options)` applies the model to the batch's inputs, with dropout.
+
+        On a mesh whose tensor axis does not divide the vocabulary, masked-LM logits are padded with -inf.
+        """
         ...
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
@@ -187,7 +190,7 @@ class AnswerSpan(_MeanLoss):
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         output, weights = apply(), batch["weights"]
-        loss_sum, right = jnp.zeros(()), jnp.ones(weights.shape, bool)
+        loss_sum, right = jnp.zeros((), jnp.float32), jnp.ones(weights.shape, bool)
         for logits, positions in (
             (output.start_logits, batch["start_positions"]),
             (output.end_logits, batch["end_positions"]),

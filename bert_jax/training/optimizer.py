@@ -1,7 +1,7 @@
 """The optimizers as Optax chains: AdamW, LAMB, Muon, Schedule-Free."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import optax
 
 from bert_jax.runtime.remember import remember
 from bert_jax.training.average import Chosen, average_weights, schedule_free
+from bert_jax.training.layer_rates import scale_by_rates
 from bert_jax.training.moments import decay_by_tokens, scale_by_moments
 from bert_jax.training.muon import hidden_matrices, scale_by_muon
 from bert_jax.training.optimizer_config import OptimizerConfig, check
@@ -29,6 +30,7 @@ def make_optimizer(
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
     traced: bool = False,
+    rates: Callable[[str], float] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
@@ -42,6 +44,9 @@ def make_optimizer(
     there, and no `mu`.
 
     `batches`: (steps, tokens of a batch) of each part of the run, for half-lives, averages and clock="tokens".
+
+    `rates`: from `layer_rates`, the factor of each parameter's update. It does what `with_rates` does, and an average
+    is of the weights that these updates lead to.
 
     Raises:
         UserError: one of those is given, and there are no batches; or average_tail or clock="tokens" is given, and the
@@ -65,6 +70,7 @@ def make_optimizer(
     old, updated = (weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
     average = _average(config, batches, schedule, traced)
     return optax.named_chain(
+        *([] if rates is None else [("unfrozen", scale_by_rates(lambda path: float(rates(path) > 0)))]),
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
         ("moments", moments),
         ("matrices", matrices),
@@ -72,6 +78,7 @@ def make_optimizer(
         ("trust_ratio", trust_ratio if config.name == "lamb" else optax.identity()),
         ("learning_rate", _scale_by_schedule_of_step(schedule)),
         ("decay_updated", decay_updated_weights(updated, schedule) if updated else optax.identity()),
+        *([] if rates is None else [("rates", scale_by_rates(rates))]),
         *([] if average is None else [("average", average)]),
     )
 

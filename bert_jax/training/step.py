@@ -128,7 +128,7 @@ def train_step(
     numbers: Array | None = None,
     *,
     model: nn.Module,
-    tx: optax.GradientTransformationExtraArgs,
+    tx: optax.GradientTransformation,
     schedule: Schedule,
     accumulation: int = 1,
     use_params: Callable[[Any], Any] = identity,
@@ -151,7 +151,8 @@ def train_step(
         numbers: what the schedule takes after the step: int32 [2], where the decay of `schedule="stable"` begins and
             ends; or float32 [3], the `schedule_numbers` of a traced one. None: as its config says.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
-        tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
+        tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics. Any other
+            Optax transformation works too; if it takes further arguments it gets `step`.
         accumulation: the number of parts of the batch, which are computed one after the other. The sum of their
             gradients equals the gradient of the whole batch: each part divides by the whole batch's denominators, and
             its rows have the dropout that they have in the whole batch.
@@ -167,6 +168,8 @@ def train_step(
     Raises:
         UserError: `accumulation` does not divide the rows of the batch.
     """
+    if isinstance(tx, optax.GradientTransformation):  # `optax.MultiSteps` is none, and passes `step` on by itself
+        tx = optax.with_extra_args_support(tx)
     dropout_key = jax.random.fold_in(key, state.step)
     # The 0 has no use of its own: without it, a run that an earlier version began would go on with other dropout.
     dropout_key = jax.random.fold_in(dropout_key, 0)
@@ -286,7 +289,7 @@ def eval_step(
 
 def compile_train_step(
     model: nn.Module,
-    tx: optax.GradientTransformationExtraArgs,
+    tx: optax.GradientTransformation,
     schedule: Schedule,
     mesh: Mesh | None = None,
     accumulation: int = 1,
@@ -317,7 +320,7 @@ def compile_train_step(
 @remember
 def _compile_train_step(
     model: nn.Module,
-    tx: optax.GradientTransformationExtraArgs,
+    tx: optax.GradientTransformation,
     schedule: Schedule,
     mesh: Mesh | None,
     accumulation: int,

@@ -47,6 +47,20 @@ def test_values_dropout_and_gradients_are_those_of_the_whole(dtype, chunks):
     assert "activation" in results[0][1][0]["params"]
 
 
+def test_what_the_modules_put_out_is_captured_chunk_by_chunk():
+    params = feed_forward(0).init(jax.random.key(0), X, None)
+    captured = [
+        feed_forward(chunk).apply(params, X, None, capture_intermediates=True, mutable=["intermediates"])[1]
+        for chunk in (0, 4)
+    ]
+    whole, chunked = (tree["intermediates"] for tree in captured)
+    assert whole.keys() == chunked.keys() >= {"intermediate", "activation", "output"}
+    for name in ("intermediate", "activation", "output"):
+        (expected,), (found,) = whole[name]["__call__"], chunked[name]["__call__"]
+        assert found.shape[:3] == (3, 3, 4)
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-5)
+
+
 def test_parameters_are_the_same_and_made_from_an_input_of_any_length():
     whole, chunked = (feed_forward(chunk).init(jax.random.key(0), X[:, :1], None) for chunk in (0, 4))
     jax.tree.map(np.testing.assert_array_equal, whole, chunked)

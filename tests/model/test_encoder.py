@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.attention import padding_mask
 from bert_jax.model.encoder import Bert, EncoderLayer, gather_positions, stack_layers, unstack_layers
+from bert_jax.model.heads import HEADS
 from bert_jax.model.layers import Dense
 from tests import tiny
 
@@ -148,6 +149,15 @@ def test_a_list_is_no_array(params):
     ):
         with pytest.raises(UserError, match=rf"{name} is a list; expected an array: jnp.asarray\({name}\)"):
             MODEL.apply({"params": params}, **given)
+    choice = HEADS["multiple-choice"](CONFIG)
+    for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"):
+        with pytest.raises(UserError, match=rf"{name} is a list; expected an array"):
+            choice.init(KEY, **({"input_ids": IDS} | {name: [[1, 2]]}))
+    decoder = Bert(CONFIG.replace(is_decoder=True, add_cross_attention=True))
+    for name in ("encoder_hidden_states", "encoder_attention_mask"):
+        states = jnp.ones((*IDS.shape, CONFIG.hidden_size))
+        with pytest.raises(UserError, match=rf"{name} is a list; expected an array"):
+            decoder.init(KEY, IDS, **({"encoder_hidden_states": states} | {name: [[1.0]]}))
 
 
 def test_an_additive_mask_is_nan_and_other_floats_are_masks(shallow_params):
@@ -289,6 +299,9 @@ def test_every_layer_drops_something_else(params):
 def test_a_layer_may_be_scanned_over_stacked_parameters(params):
     with pytest.raises(UserError, match="expected the subtree of the layers, layer_0 and so on; found embeddings"):
         stack_layers(params)
+    pruned = jax.eval_shape(Bert(CONFIG.replace(pruned_heads=((1, (0,)),))).init, KEY, IDS)["params"]
+    with pytest.raises(UserError, match="layer_1 has other shapes than layer_0, as after pruning"):
+        stack_layers(pruned["encoder"])
     stacked = stack_layers(params["encoder"])
     layer = EncoderLayer(CONFIG)
     output = run(MODEL, params, input_ids=IDS, attention_mask=MASK, output_hidden_states=True)

@@ -246,3 +246,15 @@ def test_the_gradient_of_bfloat16_activations_is_scaled_in_float32():
     one, scaled = (np.float32(jax.grad(loss)(x.astype(jnp.bfloat16), by)) for by in (1.0, 1 / 4609))
     nonzero = one != 0
     np.testing.assert_allclose(np.mean(scaled[nonzero] / one[nonzero]), 1 / 4609, rtol=8e-4)
+
+
+def test_parameters_of_bfloat16_get_gradients_of_bfloat16():
+    x, table, bias, *others = inputs()
+    narrow = (x, table.astype(jnp.bfloat16), bias.astype(jnp.bfloat16), *others)
+    sums, gradients = loss_and_gradients(fused, narrow)
+    expected_sums, expected = loss_and_gradients(written_out, narrow)
+    np.testing.assert_allclose(sums, expected_sums, rtol=1e-5)
+    assert [leaf.dtype.name for leaf in gradients] == ["float32", "bfloat16", "bfloat16", "float32"]
+    for found, wanted in zip(gradients, expected, strict=True):
+        found, wanted = np.float32(found), np.float32(wanted)
+        assert np.linalg.norm(found - wanted) <= 2**-8 * np.linalg.norm(wanted)  # half a unit of bfloat16's last place

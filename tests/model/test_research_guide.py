@@ -20,6 +20,7 @@ from bert_jax.model.encoder import Bert, EncoderLayer
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 from bert_jax.model.task_heads import BertForSequenceClassification
 from bert_jax.surgery.pruning import keep_layers
+from tests import tiny
 from tests.guide import blocks_of, run_blocks, text_of
 
 GUIDE = "docs/research.md"
@@ -29,7 +30,7 @@ GUIDE = "docs/research.md"
 def guide() -> SimpleNamespace:
     """Every name that the guide's blocks leave behind, each block run once."""
     blocks = blocks_of(GUIDE, "python")
-    assert len(blocks) == 16
+    assert len(blocks) == 17
     return SimpleNamespace(**run_blocks(blocks))
 
 
@@ -315,3 +316,39 @@ def test_models_add_as_vectors_and_dropout_draws_models(guide):
 def test_gradients_on_a_mesh_are_those_of_one_device(guide):
     here = flat(jax.jit(jax.grad(guide.loss))(guide.params, guide.ids, guide.labels))
     np.testing.assert_allclose(flat(guide.placed_gradients), here, atol=1e-5 * np.abs(here).max())
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_divided_by_hand_have_the_dropout_and_gradients_of_one_device(dtype: str):
+    block = blocks_of(GUIDE, "python")[-1]
+    assert "numbered_rows" in block.code
+    model = BertForSequenceClassification(tiny.CONFIG.replace(num_hidden_layers=1, dtype=dtype))
+    rng = np.random.default_rng(0)
+    ids, labels = jnp.asarray(rng.integers(0, 50, (16, 8))), jnp.asarray(rng.integers(0, 2, 16))
+    params = model.init(jax.random.key(0), ids)["params"]
+
+    def noisy_loss(params, ids_BL, labels_B, key):
+        logits = model.apply({"params": params}, ids_BL, deterministic=False, rngs={"dropout": key}).logits
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels_B).mean()
+
+    given = {"jax": jax, "jnp": jnp, "noisy_loss": noisy_loss, "params": params, "ids": ids, "labels": labels}
+    names: dict = dict(given)
+    exec(block.code, names)
+    assert names["by_rows"].size == 8
+    value, gradients = jax.jit(jax.value_and_grad(noisy_loss))(params, ids, labels, jax.random.key(9))
+    near = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(names["divided_loss"], value, rtol=near)
+    expected = flat(gradients)
+    np.testing.assert_allclose(flat(names["divided_gradients"]), expected, atol=near * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_on_one_device_the_divided_loss_is_the_whole_one(guide):
+    value, gradients = jax.jit(jax.value_and_grad(guide.noisy_loss))(
+        guide.params, guide.ids, guide.labels, jax.random.key(9)
+    )
+    np.testing.assert_allclose(guide.divided_loss, value, rtol=1e-5)
+    scale = np.abs(flat(gradients)).max()
+    np.testing.assert_allclose(flat(guide.divided_gradients), flat(gradients), atol=1e-5 * scale)

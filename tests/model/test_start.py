@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import HEADS
 from bert_jax.model.start import StartConfig, check_start, draw
 from bert_jax.training.mesh import MeshConfig, make_mesh
@@ -172,3 +173,26 @@ def test_a_start_that_makes_no_sense_is_refused(fields: dict[str, Any], model: d
         check_start(StartConfig(**fields), CONFIG.replace(**model))
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.slow
+def test_a_bare_encoder_is_drawn_as_one_under_a_head():
+    start = StartConfig(positions="fourier", heads=((0, -1, 2),))
+    bare, under = Bert(CONFIG), HEADS["mlm"](CONFIG)
+    params = jax.jit(partial(draw, model=bare, start=start))(KEY)
+    of_head = jax.jit(partial(draw, model=under, start=start))(KEY)["bert"]
+    np.testing.assert_array_equal(*(p["embeddings"]["position_embeddings"] for p in (params, of_head)))
+    published = jax.jit(bare.init)(KEY, np.zeros((1, 1), np.int32))["params"]
+    for layer, changed in (("layer_0", True), ("layer_1", False)):
+        kernels = (p["encoder"][layer]["attention"]["query"]["kernel"] for p in (params, published))
+        assert (not np.array_equal(*kernels)) == changed
+
+
+def test_frequencies_of_another_vocabulary_or_without_a_head_are_refused():
+    start = StartConfig(output_bias="unigram")
+    for model, counts, said in (
+        (HEADS["mlm"](CONFIG), np.ones(97), "counts: found 97; expected at most one for each of 96 tokens"),
+        (Bert(CONFIG), COUNTS, "start.output_bias: found unigram for a model without a masked-LM head; say zeros"),
+    ):
+        with pytest.raises(UserError, match=said):
+            jax.eval_shape(partial(draw, model=model, start=start, counts=counts), KEY)

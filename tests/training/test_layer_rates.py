@@ -1,5 +1,6 @@
 """Learning rates by depth: how fast each layer learns, and which parameters are frozen."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import FAMILIES, parameters_of
 from bert_jax.model.heads import HEADS
+from bert_jax.training.average import averaged
 from bert_jax.training.layer_rates import layer_rates, with_rates
 from bert_jax.training.objectives import OneLabel
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -156,3 +158,58 @@ def test_clipping_counts_what_learns():
         there = optax.apply_updates(there, their_updates)
     for path, value in flatten(here).items():
         np.testing.assert_allclose(value, there.get(path, params[path]), rtol=2e-5, atol=1e-5, err_msg=path)
+
+
+AVERAGES: list[dict[str, Any]] = [
+    {"average_half_life": 200.0},
+    {"average_tail": 1.0},
+    {"name": "schedule-free", "weight_decay": 0.0},
+]
+ABOVE = "bert/encoder/layer_1/attention/query/kernel"
+BELOW = ABOVE.replace("layer_1", "layer_0")
+START = {path: jnp.full((2, 3), 0.5) for path in (ABOVE, BELOW)}
+
+
+def after_three_steps(tx: Any, params: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """The weights and their average; each parameter's gradients are the same whatever others there are."""
+    state, update = tx.init(params), jax.jit(tx.update)
+    for step in range(3):
+        grads = {path: jnp.cos(jnp.arange(6.0).reshape(2, 3) + step) for path in params}
+        updates, state = update(grads, state, params, step=jnp.int32(step))
+        params = optax.apply_updates(params, updates)
+    return params, averaged(state)
+
+
+@pytest.mark.parametrize("fields", AVERAGES, ids=str)
+def test_an_average_is_of_the_weights_that_the_rates_lead_to(fields: dict[str, Any]):
+    """A layer at half the rate is one by itself with half the learning rate; a frozen layer's average is its weights."""
+    recipe = OptimizerConfig(schedule="constant", learning_rate=0.1, warmup_steps=0, clip_norm=0.0, **fields)
+    halves = dataclasses.replace(recipe, learning_rate=0.05)
+    batches, config = [(9, 50)], BertConfig(**SIZES).replace(num_hidden_layers=2)
+    expected = after_three_steps(make_optimizer(halves, batches=batches), {ABOVE: START[ABOVE]})
+    rates = layer_rates(config, decay=0.5, freeze="1")
+    assert (rates(BELOW), rates(ABOVE)) == (0, 0.5)
+    found = after_three_steps(make_optimizer(recipe, batches=batches, rates=rates), START)
+    for ours, alone in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours[BELOW], START[BELOW])
+        np.testing.assert_allclose(ours[ABOVE], alone[ABOVE], rtol=1e-6)
+        assert abs(ours[ABOVE] - START[ABOVE]).max() > 0.02
+
+
+@pytest.mark.parametrize("fields", AVERAGES, ids=str)
+def test_rates_around_an_average_are_refused(fields: dict[str, Any]):
+    recipe = OptimizerConfig(schedule="constant", warmup_steps=0, **fields)
+    tx = make_optimizer(recipe, batches=[(9, 50)])
+    wrapped = with_rates(tx, layer_rates(BertConfig(**SIZES), freeze="1"))
+    for call in (lambda: wrapped.init(START), lambda: wrapped.update(START, tx.init(START), START, step=0)):
+        with pytest.raises(UserError, match=r"averages the weights; expected make_optimizer\(\.\.\., rates=\.\.\.\)"):
+            call()
+
+
+def test_rates_of_the_chain_are_those_around_it():
+    # With an eps of 1 the size of the gradients, and so the norm that clips them, shows in the updates.
+    recipe = OptimizerConfig(warmup_steps=0, learning_rate=0.1, eps=1.0, clip_norm=0.1)
+    rates = layer_rates(BertConfig(**SIZES), freeze="1", decay=0.5)
+    inside, around = make_optimizer(recipe, rates=rates), with_rates(make_optimizer(recipe), rates)
+    updates = [tx.update(START, tx.init(START), START, step=0)[0] for tx in (inside, around)]
+    jax.tree.map(np.testing.assert_array_equal, *updates)

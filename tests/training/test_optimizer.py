@@ -491,6 +491,20 @@ def test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest():
             np.testing.assert_allclose(ours[path], (muon if path in MATRICES else adamw)[path], rtol=1e-6, atol=1e-7)
 
 
+def test_muon_updates_a_bare_encoder_as_one_under_a_head():
+    encoder = drawn(0)["bert"] | {"pooler": {"kernel": np.ones((2, 3), np.float32)}}
+    tx = make_optimizer(MUON)
+    under, bare = ((tx.update(p, tx.init(p), p, step=2)[0]) for p in ({"bert": encoder}, encoder))
+    jax.tree.map(np.testing.assert_array_equal, under["bert"], bare)
+    kept: Any = tx.init(encoder)
+    assert len(jax.tree.leaves(kept["matrices"].inner_state.mu)) == 3
+
+
+def test_muon_without_a_matrix_is_refused():
+    with pytest.raises(UserError, match="found no matrix for it; expected the tree of a Bert"):
+        make_optimizer(MUON).init({"model": {"kernel": jnp.ones((2, 2))}})
+
+
 def test_muon_keeps_no_second_moment_of_matrices():
     state = make_optimizer(MUON).init(drawn(0))
     kept = [path_string(path) for path, leaf in jax.tree_util.tree_leaves_with_path(state) if leaf.ndim == 2]

@@ -17,6 +17,7 @@ from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import DropoutKey, dropout
 from bert_jax.training import sharding
 from bert_jax.training import step as steps
+from bert_jax.training.layer_rates import with_rates
 from bert_jax.training.mesh import make_mesh
 from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -224,6 +225,24 @@ def test_parts_that_are_not_equal_are_refused():
         toy_step(batch | {"next_sentence_labels": batch["next_sentence_label"]})
 
 
+@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: with_rates(tx, lambda path: 1.0)], ids=["bare", "rates"])
+@pytest.mark.parametrize("tx", [optax.scale(-0.1), optax.scale_by_adam(), optax.sgd(0.1), TX], ids=range(4))
+def test_any_transformation_of_optax_takes_the_place_of_ours(tx, around):
+    used = around(tx)
+    state = jax.eval_shape(partial(init_state, model=Toy(), tx=used), KEY)
+    step = partial(train_step, model=Toy(), tx=used, schedule=SCHEDULE)
+    after, _ = jax.eval_shape(step, state, tiny.pretraining_batch(), KEY)
+    assert jax.tree.structure(after.opt_state) == jax.tree.structure(state.opt_state)
+
+
+def test_the_steps_of_optax_reach_ours_with_their_number():
+    several = optax.MultiSteps(TX, 2)
+    state = jax.eval_shape(lambda: toy_state().replace(opt_state=several.init(toy_state().params)))
+    jax.eval_shape(
+        partial(train_step, model=Toy(), tx=several, schedule=SCHEDULE), state, tiny.pretraining_batch(), KEY
+    )
+
+
 def test_numbers_of_the_schedule_come_after_an_objective():
     with pytest.raises(TypeError, match="found no objective"):
         compile_train_step(Toy(), TX, SCHEDULE, with_numbers=True)
@@ -355,4 +374,20 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
 @pytest.mark.slow
 def test_the_guides_code_runs(monkeypatch):
     monkeypatch.setattr(sharding, "PARTITION_TABLE", sharding.PARTITION_TABLE)  # to which the guide adds a row
-    run_blocks(blocks_of("docs/training.md", "python"))
+    names = run_blocks(blocks_of("docs/training.md", "python"))
+
+    # The objective on logits as a mesh pads them, against optax on those of the vocabulary.
+    rng, labels = np.random.default_rng(0), np.array([[0, 4, 2]])
+    batch = {"mlm_positions": labels, "mlm_labels": labels, "mlm_weights": np.array([[1.0, 0.5, 0.0]], np.float32)}
+
+    def padded(logits_BPV):
+        logits_BPV = jnp.pad(logits_BPV, ((0, 0), (0, 0), (0, 3)), constant_values=-jnp.inf)
+        return names["objective"].sums(lambda **_: PreTrainingOutput(logits_BPV), batch)["loss"]
+
+    def expected(logits_BPV):
+        losses_BP = optax.softmax_cross_entropy(logits_BPV, optax.smooth_labels(jax.nn.one_hot(labels, 5), 0.1))
+        return (losses_BP * batch["mlm_weights"]).sum()
+
+    logits_BPV = jnp.asarray(rng.normal(size=(1, 3, 5)), jnp.float32)
+    found, wanted = (jax.value_and_grad(loss)(logits_BPV) for loss in (padded, expected))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, wanted)

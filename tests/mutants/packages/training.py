@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYER_RATES,
-        "times(lambda path: float(rate(path) > 0), updates)",
+        "_times(lambda path: float(rate(path) > 0), updates)",
         "updates",
         "what is frozen has a part in the clipped norm",
         ("tests/training/test_layer_rates.py::test_clipping_counts_what_learns",),
