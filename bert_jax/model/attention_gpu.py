@@ -132,7 +132,8 @@ def _forward(words, query_ids, key_ids, q, k, v, context, largest, share, *, rat
         v_MK = v[of_block, :]
         return new_L, sum_L, context_LK * shrunk_L[:, None] + product(powers_LM.astype(v_MK.dtype), v_MK, (1, 0))
 
-    start = jnp.full(q.shape[0], 2 * MASKED, jnp.float32), jnp.zeros(q.shape[0]), jnp.zeros(q.shape, jnp.float32)
+    zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
+    start = jnp.full(q.shape[0], 2 * MASKED, jnp.float32), zeros(q.shape[0]), zeros(q.shape)
     largest_L, sum_L, context_LK = lax.fori_loop(0, k.shape[0] // _BLOCK, over_keys, start)
     context[...] = context_LK / (sum_L * (1.0 - rate))[:, None]
     largest[...], share[...] = largest_L, 1.0 / sum_L
