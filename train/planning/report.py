@@ -73,9 +73,10 @@ def _phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
     extra = phase["flops_of_program"] / phase["flops"] - 1
     if extra >= 0.005:
         rows["products computed again"] = f"{extra:.1%}"
-    for one in phase["collectives"] or ():
-        if one["bytes"] >= 1e6:
-            rows[_exchange(one)] = f"{one['count']:,} x, {size(one['bytes'])}"
+    large = [one for one in phase["collectives"] or () if one["bytes"] >= 1e6]
+    for name in dict.fromkeys(map(_exchange, large)):  # of groups of any size
+        of_name = [one for one in large if _exchange(one) == name]
+        rows[name] = f"{sum(one['count'] for one in of_name):,} x, {size(sum(one['bytes'] for one in of_name))}"
     small = sum(one["count"] for one in phase["collectives"] or () if one["bytes"] < 1e6)
     if small:
         rows["exchanges below 1 MB a step"] = f"{small:,} x"

@@ -18,7 +18,7 @@ from train.planning import estimate, fit, measured, planner
 from train.planning.machines import read_topology
 from train.planning.picture import draw_plans
 from train.planning.program import Collective, Operation, Program
-from train.planning.report import print_fit, warnings_of
+from train.planning.report import print_fit, print_plans, warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
 from train.run.config import override
@@ -236,6 +236,22 @@ def test_the_table_of_what_fits_can_be_read_and_copied_in_80_columns(capsys):
     assert all(len(line) <= 80 for line in table.splitlines())
     assert "…" not in table
     assert all(word in table for word in (*one["words"], *too_big["words"], "14,618 to 25,610", "a chip has 16.9 GB"))
+
+
+@pytest.mark.slow
+def test_exchanges_of_groups_of_all_sizes_are_in_the_table(recipe: str, capsys):
+    (found,) = plans_of([recipe, "--topology", "h100:8"], capsys)
+    one = {"kind": "all-reduce", "in_loop": False, "asynchronous": False, "slices": 1}
+    sums = [{**one, "group": group, "count": 2, "bytes": group * 1e6} for group in (8, 2)]
+    found["phases"][0]["collectives"] = [*sums, {**one, "group": 4, "count": 5, "bytes": 100}]
+    print_plans([found], Console(width=120))
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2].strip()
+        for line in capsys.readouterr().out.splitlines()
+        if "│" in line
+    }
+    assert rows["all-reduce, once, waited for"] == "4 x, 10.0 MB"
+    assert rows["exchanges below 1 MB a step"] == "5 x"
 
 
 @pytest.mark.slow
