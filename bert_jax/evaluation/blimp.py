@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.text.lines import READING_ERRORS, open_text, read_lines, what_is_text
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError, in_a_line, quoted
 from bert_jax.files import near_path, parse_json
 from bert_jax.inference.tasks.likelihood import Likelihood
 from bert_jax.inference.tasks.task_source import check_text
@@ -132,13 +132,14 @@ def evaluate(
 
 
 def table(found: dict[str, Any]) -> str:
-    """Formats the result of `evaluate` as a table; accuracies are in percent."""
+    """Formats the result of `evaluate` as a table; accuracies are in percent, names as `in_a_line` shows them."""
     lines = [f"{'accuracy':>8}  {'pairs':>6}  {'ties':>5}  set"]
-    lines += [f"{r['accuracy']:8.2f}  {r['pairs']:6d}  {r['ties']:5d}  {name}" for name, r in found["sets"].items()]
+    for name, one in found["sets"].items():
+        lines.append(f"{one['accuracy']:8.2f}  {one['pairs']:6d}  {one['ties']:5d}  {in_a_line(name)}")
     for kind, title in (("phenomena", "phenomenon"), ("fields", "field")):
         if found[kind]:
             lines += ["", f"{'accuracy':>8}  {title}"]
-            lines += [f"{accuracy:8.2f}  {name}" for name, accuracy in found[kind].items()]
+            lines += [f"{accuracy:8.2f}  {in_a_line(name)}" for name, accuracy in found[kind].items()]
     lines += ["", f"{found['accuracy']:8.2f}  mean of {len(found['sets'])} sets, {found['pairs']:,} pairs"]
     return "\n".join(lines) + (f" ({found['note']})" if found["note"] else "")
 

@@ -82,14 +82,7 @@ def _evaluate_blimp(arguments: argparse.Namespace) -> None:
     predict = Likelihood(arguments.source, **running(arguments))
     progress = _progress if sys.stderr.isatty() else lambda done, of: None
     found = evaluate(predict, sets, within_word_l2r=arguments.within_word, progress=progress)
-    if arguments.json:
-        write(to_json(found))
-        return
-    named = {kind: {in_a_line(name): one for name, one in found[kind].items()} for kind in _NAMED_BY_THE_DATA}
-    write(table(found | named))
-
-
-_NAMED_BY_THE_DATA = ("sets", "phenomena", "fields")
+    write(to_json(found) if arguments.json else table(found))
 
 
 def _show(text: str, found: dict[str, Any]) -> str:
