@@ -156,7 +156,7 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
         lines.append(
             f"{plan['topology']}: an estimate. The step was lowered for CUDA and not compiled; the time is a share of "
             "the peak, as published runs of BERT-base and -large reach it, and a much smaller model takes longer: it "
-            " cannot fill the card; the memory of activations and gradients comes from a rule"
+            "cannot fill the card; the memory of activations and gradients comes from a rule"
         )
     if topology.chip == CPU:
         lines.append(f"{plan['topology']}: virtual devices on the cores of this machine: a CPU's figures")
