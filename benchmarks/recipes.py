@@ -27,6 +27,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import bert_jax
 from benchmarks.machine import describe_cpu
 
 EVALUATIONS, EVAL_ROWS = 16, 3_200
@@ -51,11 +52,17 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Settings that differ from the config's, the parts of the run, and the examples that share a row on average."""
+    """Settings that differ from the config's, the parts of the run, and the examples that share a row on average.
+
+    With `logits` the run starts from a model that is drawn by the settings `start`, whose logits are that many times as
+    large.
+    """
 
     settings: tuple[str, ...] = ()
     parts: tuple[Part, ...] = (Part(1, 64),)
     examples: float = 1.0
+    start: tuple[str, ...] = ()
+    logits: float | None = None
 
     def steps(self, length: int, tokens: float) -> list[int]:
         return [round(part.share * tokens / ((part.length or length) * part.batch)) for part in self.parts]
@@ -70,7 +77,8 @@ class Row:
 
 
 _SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
-_WIRED = (*_SCHEDULE, "start.range=width", "start.positions=fourier", "start.heads=((0, -1, 1),)")
+START = ("start.range=width", "start.positions=fourier", "start.heads=((0, -1, 1),)")
+_WIRED = (*_SCHEDULE, *START)
 _MUON = (*_WIRED, "optimizer.name=muon")
 _FREE = (*_WIRED, "optimizer.name=schedule-free", "optimizer.schedule=constant", "optimizer.bias_correction=true")
 _MASKS_30 = ("masking.probability=0.3", "masking.max_predictions=20")
@@ -123,6 +131,8 @@ ROWS = {
     "muon-range-model": Row((*_MUON, "start.range=model")),
     "muon-both-layers": Row((*_MUON, "start.heads=((0, -1, 1), (1, -1, 1))")),
     "muon-not-wired": Row((*_MUON, "start.positions=random", "start.heads=()")),
+    "muon-logits-half": Row((*_SCHEDULE, "optimizer.name=muon"), start=START, logits=0.5),
+    "muon-logits-twice": Row((*_SCHEDULE, "optimizer.name=muon"), start=START, logits=2.0),
     "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
     "muon-32-64": Row(_MUON, (Part(0.5, 128, length=32), Part(0.5, 64))),
 }
@@ -190,10 +200,11 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     if result.is_file() and (found := json.loads(result.read_text())).get("asked") == asked:
         return found
     every = max(1, steps // EVALUATIONS)
+    source = [] if row.logits is None else [f"init={_start(row, run, seed, given)}"]
     _python(
         *("train.pretrain", given.config, f"run={run}", f"data={given.data}", f"seed={seed}"),
         *(phases, f"eval_every={every}", f"eval_batches={EVAL_ROWS // row.parts[-1].batch}", "log_every=100"),
-        *(f"save_every={max(1, steps // 4)}", *row.settings, *given.settings),
+        *(f"save_every={max(1, steps // 4)}", *row.settings, *source, *given.settings),
     )
     curve = [line for line in _metrics(run) if line["kind"] == "eval"]
     found = {
@@ -214,18 +225,39 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     return found
 
 
+def _start(row: Row, run: Path, seed: int, given: argparse.Namespace) -> Path:
+    """A model as `row.start` draws it, with `row.logits` times the scale of the LayerNorm before the tied output."""
+    folder = run.with_name(f"{run.name}-start")
+    if not folder.is_dir():
+        drawn = run.with_name(f"{run.name}-drawn")
+        shutil.rmtree(drawn, ignore_errors=True)
+        model = [setting for setting in given.settings if setting.startswith("model.")]
+        _step_of_rate_0(drawn, given.config, given.data, given.length, f"seed={seed}", *row.start, *model)
+        loaded = bert_jax.load(drawn / "export", head="mlm")
+        scale = loaded.params["mlm_head"]["LayerNorm"]["scale"]
+        loaded.params["mlm_head"]["LayerNorm"]["scale"] = scale * row.logits
+        bert_jax.save_pretrained(folder, loaded.config, loaded.params, loaded.tokenizer)
+        shutil.rmtree(drawn)
+    return folder
+
+
 def _score(run: Path, data: str, length: int) -> float:
     """The masked-LM loss on the first 3,200 held-out rows of prepared data, in nats."""
     again = run.with_name(f"{run.name}-scored")
     shutil.rmtree(again, ignore_errors=True)
-    _python(
-        *("train.pretrain", CONFIG, f"run={again}", f"init={run / 'export'}", f"data={data}", "packing=no"),
-        *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
-        *("optimizer.learning_rate=0", "export_at_end=false"),
-    )
+    _step_of_rate_0(again, CONFIG, data, length, f"init={run / 'export'}", "export_at_end=false")
     loss = next(line["mlm_loss"] for line in _metrics(again) if line["kind"] == "eval")
     shutil.rmtree(again)
     return loss
+
+
+def _step_of_rate_0(run: Path, config: str, data: str, length: int, *settings: str) -> None:
+    """A run that evaluates its model as it starts."""
+    _python(
+        *("train.pretrain", config, f"run={run}", f"data={data}", "packing=no", *settings),
+        *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.learning_rate=0"),
+        *("optimizer.warmup_steps=0", "optimizer.warmup_share=none"),
+    )
 
 
 def _metrics(run: Path) -> list[dict]:

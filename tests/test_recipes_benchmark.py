@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import bert_jax
 from benchmarks import recipes
+from tests import tiny
 
 ROW = {"kind": "eval", "step": 1, "tokens": 4_096, "cpu_seconds": 1.0, "mlm_loss": 7.0}
 
@@ -59,6 +62,33 @@ def test_what_cannot_be_scored_is_refused_before_training(
     with pytest.raises(SystemExit, match="2"):
         recipes.main(["plain", "--data", _prepared(tmp_path / "a"), "--folder", str(tmp_path), *words])
     assert message in capsys.readouterr().err
+
+
+def test_a_row_of_other_logits_starts_from_the_model_that_its_run_would_draw(monkeypatch, tmp_path: Path, capsys):
+    params = tiny.random_params(tiny.CONFIG, 3)
+    started = []
+
+    def start(*words: str) -> str:
+        run = Path(next(word for word in words if word.startswith("run=")).removeprefix("run="))
+        run.mkdir()
+        (run / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
+        if run.name.endswith("-drawn"):
+            bert_jax.save_pretrained(run / "export", tiny.CONFIG, params, None)
+        started.append((run.name.rpartition("-")[2], words))
+        return ""
+
+    monkeypatch.setattr(recipes, "_python", start)
+    monkeypatch.setattr(recipes.os, "sched_setaffinity", lambda process, cores: None)
+    words = ["muon-logits-half", "--seeds", "5", "--data", _prepared(tmp_path / "a"), "--folder", str(tmp_path)]
+    assert recipes.main(words) == 0
+    assert [name for name, _ in started] == ["drawn", "seed5", "scored"]
+    (_, drawing), (_, training), _ = started
+    assert {"seed=5", *recipes.START} <= set(drawing) and not {*recipes.START} & set(training)
+    source = next(word for word in training if word.startswith("init=")).removeprefix("init=")
+    found = bert_jax.load(source, head="mlm").params
+    norm, drawn = found["mlm_head"]["LayerNorm"], params["mlm_head"]["LayerNorm"]
+    np.testing.assert_array_equal(norm["scale"], drawn["scale"] * 0.5)
+    np.testing.assert_array_equal(norm["bias"], drawn["bias"])
 
 
 def _prepared(folder: Path) -> str:
