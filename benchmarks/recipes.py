@@ -255,8 +255,8 @@ def _step_of_rate_0(run: Path, config: str, data: str, length: int, *settings: s
     """A run that evaluates its model as it starts."""
     _python(
         *("train.pretrain", config, f"run={run}", f"data={data}", "packing=no", *settings),
-        *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.learning_rate=0"),
-        *("optimizer.warmup_steps=0", "optimizer.warmup_share=none"),
+        *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
+        "optimizer.learning_rate=0",
     )
 
 
