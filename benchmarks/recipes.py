@@ -54,14 +54,13 @@ class Part(NamedTuple):
 class Row:
     """Settings that differ from the config's, the parts of the run, and the examples that share a row on average.
 
-    With `logits` the run starts from a model that is drawn by the settings `start`, whose logits are that many times as
+    With `logits` the run starts from a model that is drawn with wired heads, and whose logits are that many times as
     large.
     """
 
     settings: tuple[str, ...] = ()
     parts: tuple[Part, ...] = (Part(1, 64),)
     examples: float = 1.0
-    start: tuple[str, ...] = ()
     logits: float | None = None
 
     def steps(self, length: int, tokens: float) -> list[int]:
@@ -131,8 +130,8 @@ ROWS = {
     "muon-range-model": Row((*_MUON, "start.range=model")),
     "muon-both-layers": Row((*_MUON, "start.heads=((0, -1, 1), (1, -1, 1))")),
     "muon-not-wired": Row((*_MUON, "start.positions=random", "start.heads=()")),
-    "muon-logits-half": Row((*_SCHEDULE, "optimizer.name=muon"), start=START, logits=0.5),
-    "muon-logits-twice": Row((*_SCHEDULE, "optimizer.name=muon"), start=START, logits=2.0),
+    "muon-logits-half": Row((*_SCHEDULE, "optimizer.name=muon"), logits=0.5),
+    "muon-logits-twice": Row((*_SCHEDULE, "optimizer.name=muon"), logits=2.0),
     "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
     "muon-32-64": Row(_MUON, (Part(0.5, 128, length=32), Part(0.5, 64))),
 }
@@ -226,13 +225,13 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
 
 
 def _start(row: Row, run: Path, seed: int, given: argparse.Namespace) -> Path:
-    """A model as `row.start` draws it, with `row.logits` times the scale of the LayerNorm before the tied output."""
+    """A model with wired heads and `row.logits` times the scale of the LayerNorm before the tied output."""
     folder = run.with_name(f"{run.name}-start")
     if not folder.is_dir():
         drawn = run.with_name(f"{run.name}-drawn")
         shutil.rmtree(drawn, ignore_errors=True)
         model = [setting for setting in given.settings if setting.startswith("model.")]
-        _step_of_rate_0(drawn, given.config, given.data, given.length, f"seed={seed}", *row.start, *model)
+        _step_of_rate_0(drawn, given.config, given.data, given.length, f"seed={seed}", *START, *model)
         loaded = bert_jax.load(drawn / "export", head="mlm")
         scale = loaded.params["mlm_head"]["LayerNorm"]["scale"]
         loaded.params["mlm_head"]["LayerNorm"]["scale"] = scale * row.logits
